@@ -1,0 +1,214 @@
+"""The command line: parse, call, print. All printing and all exit statuses of depickle are here.
+
+Results go to stdout (JSON lines, or text on a terminal), everything else to stderr. Exit status: 0 done; 1 refused or mismatched; 2 usage,
+input or output, or malformed input; the worst of several sources; 130 and 143 after SIGINT and SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final, NoReturn, TextIO
+
+from ._version import __version__
+from .errors import Error, Malformed, Mismatch, show
+
+_DONE, _DECLINED, _FAILED = 0, 1, 2
+_SIGNALS: Final = {"SIGTERM": 143}
+
+
+class _Terminated(BaseException):
+    """SIGTERM arrived."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    args = _parser().parse_args(argv)
+    try:
+        signal.signal(signal.SIGTERM, _terminate)
+    except ValueError:  # not in the main thread: whoever runs us there handles signals
+        pass
+    try:
+        status: int = args.run(args)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        status = 130
+    except _Terminated:
+        status = _SIGNALS["SIGTERM"]
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = _FAILED
+    return status
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    raise _Terminated
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="depickle",
+        description="Turn pickled, pre-quantised PyTorch checkpoints into safetensors without executing anything that they name.",
+    )
+    parser.add_argument("--version", action="version", version=f"depickle {__version__}")
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _convert_parser(verbs)
+    _verify_parser(verbs)
+    _inspect_parser(verbs)
+    return parser
+
+
+def _convert_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    add = verbs.add_parser("convert", help="convert checkpoints to safetensors, and prove the result").add_argument
+    add("sources", nargs="+", metavar="SRC", help="a checkpoint: .pt, .pth, .bin, or a .safetensors to write again")
+    add("--out-dir", required=True, metavar="DIR", help="where results go: DIR/[OWNER/NAME/]STEM.safetensors")
+    add("--repo", metavar="OWNER/NAME", help="the repository that the sources come from; part of the path and the provenance")
+    add("--revision", metavar="SHA", help="the revision of that repository; part of the provenance")
+    add("--sha256", metavar="HEX", help="the digest that the source must have; a mismatch refuses (one SRC)")
+    add("--trust-sha256", metavar="HEX", help="record this digest without hashing the source; the record says so (one SRC)")
+    add("--report", metavar="FILE", help="append one JSON line per converted file to FILE")
+    add("--drop-tied-copies", action="store_true", help="text encoders: leave out later names of a tied tensor")
+    add("--overwrite", action="store_true", help="replace an existing destination that is another file")
+    add("--key", metavar="NAME", help="the state dict's name in a nested file")
+    add("--keep-unsupported", action="store_true", help="store classes that torchao's safetensors does not know as they are, marked")
+    add("--check-with", choices=["torch"], metavar="torch", help="also compare live objects of the installed torch and torchao")
+    add("--dry-run", action="store_true", help="print the plan: which output bytes come from which source bytes")
+    add("--json", action="store_true", help="with --dry-run: the plan as JSON")
+    add("--pretty", action="store_true", help="records as text for people, also when stdout is no terminal")
+    add("--quiet", action="store_true", help="no progress and no notes on stderr").container.set_defaults(run=_convert)
+
+
+def _verify_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    add = verbs.add_parser("verify", help="prove again that a result is what its source holds").add_argument
+    add("src", metavar="SRC", help="the checkpoint")
+    add("dst", metavar="DST", help="the safetensors file that was made from it")
+    add("--key", metavar="NAME", help="the state dict's name in a nested file")
+    add("--quiet", action="store_true", help="no progress on stderr").container.set_defaults(run=_verify)
+
+
+def _inspect_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    add = verbs.add_parser("inspect", help="say what is in a file, without executing anything").add_argument
+    add("file", metavar="FILE", help="a checkpoint or a safetensors file")
+    add("--key", metavar="NAME", help="the state dict's name in a nested file")
+    add("--json", action="store_true", help="as JSON").container.set_defaults(run=_inspect)
+
+
+# --- verbs -----------------------------------------------------------------------------------------------------------------------
+
+
+def _convert(args: argparse.Namespace) -> int:
+    from .conversion import Options, UsageError, check_batch
+
+    try:
+        options = Options(
+            args.repo,
+            args.revision,
+            args.sha256,
+            args.trust_sha256,
+            args.drop_tied_copies,
+            args.overwrite,
+            args.key,
+            args.keep_unsupported,
+            args.check_with,
+        )
+        if args.json and not args.dry_run:
+            raise UsageError("--json goes with --dry-run; records are JSON already")
+        check_batch(args.sources, args.out_dir, options)
+        report = open(args.report, "a", encoding="utf-8") if args.report else None  # noqa: SIM115 - closed below
+    except (UsageError, OSError) as error:
+        return _complain(error)
+    try:
+        worst = _DONE
+        for src in args.sources:
+            one = _dry_run if args.dry_run else _convert_one
+            worst = max(worst, _attempt(lambda: one(src, args, options, report)))  # noqa: B023 - called at once
+        return worst
+    finally:
+        if report is not None:
+            report.close()
+
+
+def _convert_one(src: str, args: argparse.Namespace, options: object, report: TextIO | None) -> None:
+    from .conversion import convert
+    from .terminal import Progress, record_text
+
+    with Progress(os.path.basename(src), quiet=args.quiet) as progress:
+        fields = {name: getattr(options, name) for name in options.__dataclass_fields__}  # type: ignore[attr-defined]
+        record = convert(src, args.out_dir, **fields, progress=progress)
+    line = json.dumps(record.as_json())
+    if report is not None:
+        report.write(line + "\n")
+        report.flush()
+    print(record_text(record) if args.pretty or sys.stdout.isatty() else line, flush=True)
+    if not args.quiet:
+        for warning in record.warnings:
+            print(f"depickle: {show(record.src)}: note: {warning}", file=sys.stderr)
+
+
+def _dry_run(src: str, args: argparse.Namespace, options: object, report: TextIO | None) -> None:
+    from .conversion import Options, plan
+    from .opening import open_checkpoint
+    from .terminal import plan_text
+
+    if not isinstance(options, Options):
+        raise TypeError
+    with open_checkpoint(src, key=options.key, keep_unsupported=options.keep_unsupported) as checkpoint:
+        dst, layout = plan(checkpoint, args.out_dir, options)
+        if args.json:
+            print(json.dumps({"plan": 1, "sources": [src], "dst": dst, "files": layout.as_json()}))
+        else:
+            print(plan_text(src, dst, layout))
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from .terminal import Progress
+    from .verification import verify
+
+    def act() -> None:
+        with Progress(os.path.basename(args.dst), quiet=args.quiet) as progress:
+            result = verify(args.src, args.dst, key=args.key, progress=progress)
+        print(json.dumps(result.as_json()))
+
+    return _attempt(act)
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    from .inspection import inspect
+    from .terminal import inspection_text
+
+    def act() -> None:
+        found = inspect(args.file, key=args.key)
+        print(json.dumps(found.as_json()) if args.json else inspection_text(found))
+
+    return _attempt(act)
+
+
+def _attempt(act: Callable[[], None]) -> int:
+    """Run one piece of work; turn every defined failure into a line and a status."""
+    from .conversion import UsageError
+
+    try:
+        act()
+    except BrokenPipeError:
+        raise
+    except (Error, UsageError, OSError, MemoryError) as error:
+        return _complain(error)
+    return _DONE
+
+
+def _complain(error: BaseException) -> int:
+    """One line on stderr, with further findings of a mismatch below it; return the exit status."""
+    text = str(error)
+    if isinstance(error, OSError):
+        text = ": ".join(show(str(part)) for part in (error.filename, error.strerror or error) if part is not None)
+    elif isinstance(error, MemoryError):
+        text = "out of memory"
+    print(f"depickle: {show(text, 2000)}", file=sys.stderr)
+    if isinstance(error, Mismatch):
+        for finding in error.findings[1:]:
+            print(f"  {show(finding, 2000)}", file=sys.stderr)
+    return _DECLINED if isinstance(error, Error) and not isinstance(error, Malformed) else _FAILED

@@ -1,0 +1,355 @@
+"""The verb `convert`: paths and options in, a record out; nothing is printed.
+
+A conversion runs in two phases on two threads. First the source is hashed (and its records' CRCs summed) while the data is copied; then the
+output, opened again from its path, is compared with the source while it is hashed and brought to the disk. If the source's digest is known
+beforehand, the head is written first and the output is hashed as it passes. The file gets its name last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from threading import Event
+from typing import Final
+
+from ._version import __version__
+from .checkpoint import Checkpoint
+from .digest import digest_source
+from .errors import Malformed, Mismatch, Refused
+from .layout import Layout, OutFile
+from .opening import open_checkpoint, open_output
+from .outputs import safetensors
+from .parallel import run_all
+from .ranges import FileSource
+from .report import Record
+from .verification import compare_jobs, described_findings, raise_if
+from .writer import Pending, check_destination, check_space, write_data, write_head
+
+_SUFFIXES: Final = (".pt", ".pth", ".bin", ".safetensors")
+_HEX: Final = re.compile(r"[0-9a-fA-F]{64}")
+
+
+class UsageError(ValueError):
+    """The call itself makes no sense: options that contradict each other, or are not what they should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `convert` may be told; see docs/cli.md for each."""
+
+    repo: str | None = None
+    revision: str | None = None
+    sha256: str | None = None
+    trust_sha256: str | None = None
+    drop_tied_copies: bool = False
+    overwrite: bool = False
+    key: str | None = None
+    keep_unsupported: bool = False
+    check_with: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.repo is not None:
+            parts = self.repo.split("/")
+            if len(parts) != 2 or any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts):
+                raise UsageError(f"--repo takes OWNER/NAME, not {self.repo!r}")
+        for option, value in (("--sha256", self.sha256), ("--trust-sha256", self.trust_sha256)):
+            if value is not None and not _HEX.fullmatch(value):
+                raise UsageError(f"{option} takes 64 hexadecimal digits, not {value!r}")
+        if self.sha256 is not None and self.trust_sha256 is not None:
+            raise UsageError("--sha256 checks the digest and --trust-sha256 does not: give one of them")
+        if self.check_with not in (None, "torch"):
+            raise UsageError(f"--check-with takes torch, not {self.check_with!r}")
+
+
+def destination(src: str | os.PathLike[str], out_dir: str | os.PathLike[str], repo: str | None = None) -> str:
+    """Where `src` goes: DIR[/OWNER/NAME]/STEM.safetensors, STEM being the name less a known suffix."""
+    name = os.path.basename(os.path.normpath(os.fspath(src)))
+    stem, suffix = os.path.splitext(name)
+    stem = stem if suffix.lower() in _SUFFIXES and stem else name
+    return os.path.join(os.fspath(out_dir), *(repo.split("/") if repo else ()), f"{stem}.safetensors")
+
+
+def check_batch(sources: Iterable[str], out_dir: str, options: Options) -> None:
+    """Raise UsageError for what can be seen to be wrong before anything is read."""
+    listed = list(sources)
+    if len(listed) > 1 and (options.sha256 or options.trust_sha256):
+        raise UsageError("--sha256 and --trust-sha256 go with one source")
+    taken: dict[str, str] = {}
+    for src in listed:
+        dst = destination(src, out_dir, options.repo)
+        place = os.path.join(os.path.realpath(os.path.dirname(dst) or "."), os.path.normcase(os.path.basename(dst)))
+        if place in taken:
+            raise UsageError(f"{taken[place]} and {src} would both become {dst}")
+        taken[place] = src
+        _check_not_source(src, dst)
+
+
+def _check_not_source(src: str | os.PathLike[str], dst: str) -> None:
+    if os.path.exists(dst) and os.path.exists(src) and os.path.samefile(src, dst):
+        raise UsageError(f"the destination {dst} is the source {os.fspath(src)} itself")
+
+
+def plan(
+    checkpoint: Checkpoint, out_dir: str | os.PathLike[str], options: Options = Options()
+) -> tuple[str, Layout]:
+    """The destination's path and the layout of a conversion, without doing it."""
+    if options.drop_tied_copies and checkpoint.kind != "text_encoder":
+        raise UsageError(f"--drop-tied-copies is for text encoders, {checkpoint.source.name} is a {checkpoint.kind}")
+    _check_expansions(checkpoint)
+    provenance = safetensors.Provenance(
+        file=checkpoint.source.name,
+        bytes=checkpoint.source.length,
+        converter=f"depickle {__version__}",
+        repo=options.repo,
+        revision=options.revision,
+        earlier=checkpoint.provenance,
+    )
+    dst = destination(checkpoint.source.path, out_dir, options.repo)
+    layout = safetensors.plan(checkpoint, os.path.basename(dst), provenance, drop_ties=options.drop_tied_copies)
+    return dst, layout
+
+
+_EXPANSION: Final = 64 * 1024 * 1024
+
+
+def _check_expansions(checkpoint: Checkpoint) -> None:
+    """A view may be larger than its storage (stride 0); over a limit that is a bomb and not a bias."""
+    for name, weight in checkpoint.weights.items():
+        for leaf in weight.leaves().values():
+            if leaf.view.nbytes > max(leaf.view.storage.length, _EXPANSION):
+                raise Refused(
+                    f"expands {leaf.view.storage.length} bytes to {leaf.view.nbytes}, over the limit of {_EXPANSION}",
+                    file=checkpoint.source.name,
+                    path=name,
+                )
+
+
+def convert(
+    src: str | os.PathLike[str],
+    out_dir: str | os.PathLike[str],
+    *,
+    repo: str | None = None,
+    revision: str | None = None,
+    sha256: str | None = None,
+    trust_sha256: str | None = None,
+    drop_tied_copies: bool = False,
+    overwrite: bool = False,
+    key: str | None = None,
+    keep_unsupported: bool = False,
+    check_with: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Record:
+    """Convert one checkpoint to safetensors, prove the result, and return the record.
+
+    Raises `UsageError`, `Malformed`, `Refused`, `Mismatch` or `OSError`; then nothing is left at the destination. `progress` is called with bytes
+    done and bytes to do, from several threads.
+    """
+    options = Options(
+        repo, revision, sha256, trust_sha256, drop_tied_copies, overwrite, key, keep_unsupported, check_with
+    )
+    started = time.monotonic()
+    check_batch([os.fspath(src)], os.fspath(out_dir), options)
+    with open_checkpoint(src, key=key, keep_unsupported=keep_unsupported) as checkpoint:
+        dst, layout = plan(checkpoint, out_dir, options)
+        with _judge(options) as judge:
+            outcome = _Conversion(checkpoint, dst, layout.files[0], options, judge, progress).run()
+        return _record(checkpoint, os.fspath(src), dst, layout.files[0], options, outcome, time.monotonic() - started)
+
+
+class _NoJudge:
+    """Nobody but depickle reads the output back."""
+
+    name = "depickle"
+
+    def __enter__(self) -> _NoJudge:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def check(self, checkpoint: Checkpoint, path: str) -> None:
+        pass
+
+
+def _judge(options: Options) -> _NoJudge:
+    if options.check_with is None:
+        return _NoJudge()
+    from .torch_check import TorchJudge  # the extra; it alone imports torch
+
+    return TorchJudge()
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    src_sha256: str | None
+    dst_sha256: str
+    skipped: bool
+    reader: str
+
+
+class _Conversion:
+    """One conversion in its phases. Owns nothing but its arguments and the progress counter."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        dst: str,
+        file: OutFile,
+        options: Options,
+        judge: _NoJudge,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self.checkpoint, self.dst, self.file, self.options, self.judge = checkpoint, dst, file, options, judge
+        self.known = options.sha256 or options.trust_sha256
+        self._progress = progress
+        self._done = 0
+        self._total = checkpoint.source.length + 3 * file.length
+
+    def run(self) -> _Outcome:
+        check_destination(self.dst)
+        if os.path.exists(self.dst):
+            outcome = self._existing()
+            if outcome is not None:
+                return outcome
+        made = _make_folders(os.path.dirname(self.dst) or ".")
+        try:
+            check_space(self.file, os.path.dirname(self.dst) or ".")
+            with Pending(self.dst) as out:
+                src_sha256, dst_sha256 = self._write(out)
+                try:
+                    out.publish(overwrite=self.options.overwrite)
+                except FileExistsError:
+                    outcome = self._existing()
+                    if outcome is None:
+                        raise
+                    return outcome
+        except BaseException:
+            _remove_folders(made)
+            raise
+        return _Outcome(src_sha256, dst_sha256, skipped=False, reader=self.judge.name)
+
+    def _tick(self, count: int) -> None:
+        if self._progress is not None:
+            self._done += count
+            self._progress(min(self._done, self._total), self._total)
+
+    def _digest_source(self, stop: Event) -> str | None:
+        """Hash the source and check its CRCs; compare the digest with the one that was expected."""
+        trusted = self.options.trust_sha256
+        found = digest_source(
+            self.checkpoint.source, self.checkpoint.records, hashing=trusted is None, stop=stop, progress=self._tick
+        )
+        expected = self.options.sha256
+        if found is not None and expected is not None and found != expected.lower():
+            raise Mismatch(f"has the SHA-256 {found}, expected {expected.lower()}", file=self.checkpoint.source.name)
+        return found if trusted is None else trusted.lower()
+
+    def _write(self, out: Pending) -> tuple[str, str]:
+        """Both phases: data and source digest, then the head, the comparison, the output's digest and the disk."""
+        early = hashlib.sha256() if self.known else None
+        sources = (self.checkpoint.source,)
+        if early is not None and self.known is not None:
+            early.update(write_head(self.file, out, (self.known.lower(),)))
+        write = partial(write_data, self.file, sources, out, digest=early, progress=self._tick)
+        src_sha256, _ = run_all([self._digest_source, lambda stop: write(stop=stop)])
+        if early is None:
+            write_head(self.file, out, (str(src_sha256),))
+        dst_sha256 = self._prove(out.temporary, early.hexdigest() if early else None, out.sync)
+        self.checkpoint.source.check_unchanged()
+        return str(src_sha256), dst_sha256
+
+    def _prove(self, path: str, known: str | None, sync: Callable[[], None] | None = None) -> str:
+        """Compare the file at `path` with the source by the file's own bytes; return its SHA-256."""
+        with open_output(path) as output:
+            raise_if(described_findings(self.checkpoint, output), self.file.name)
+            compare = compare_jobs(self.checkpoint, output, self._tick)
+            jobs: list[Callable[[Event], object]] = [*compare]
+            if known is None:
+                jobs.insert(0, lambda stop: digest_source(output.source, stop=stop, progress=self._tick))
+            if sync is not None:
+                jobs.append(lambda stop: sync())
+            results = run_all(jobs)
+            first = 0 if known else 1
+            raise_if([text for found in results[first : first + len(compare)] for text in found], self.file.name)  # type: ignore[attr-defined]
+            self.judge.check(self.checkpoint, path)
+            output.source.check_unchanged()
+            return known or str(results[0])
+
+    def _existing(self) -> _Outcome | None:
+        """Skip an existing destination that is the one planned; None if it is to be replaced; Refused if it is another."""
+        with FileSource(self.dst) as output:
+            head = output.read(0, min(self.file.data_start, output.length))
+        if len(head) == self.file.data_start and self._same_but_digest(head):
+            src_sha256 = self._digest_source(Event())
+            if head == self.file.head.render((str(src_sha256),)):
+                try:
+                    dst_sha256 = self._prove(self.dst, None)
+                    self.checkpoint.source.check_unchanged()
+                    return _Outcome(src_sha256, dst_sha256, skipped=True, reader=self.judge.name)
+                except (Malformed, Mismatch):
+                    if not self.options.overwrite:
+                        raise
+        if self.options.overwrite:
+            return None
+        raise Refused("exists and is not what this conversion makes; --overwrite replaces it", file=self.dst)
+
+    def _same_but_digest(self, head: bytes) -> bool:
+        """Whether the head would be the one planned if the source's digest were the one that it records."""
+        blank = self.file.head.render(())
+        at = blank.find(b"0" * 64)
+        return self.file.head.render((head[at : at + 64].decode("latin-1"),)) == head
+
+
+def _make_folders(folder: str) -> list[str]:
+    """Create a folder and its parents; return those that were not there, deepest first."""
+    made: list[str] = []
+    at = folder
+    while at and not os.path.isdir(at):
+        made.append(at)
+        at = os.path.dirname(at)
+    os.makedirs(folder, exist_ok=True)
+    return made
+
+
+def _remove_folders(made: list[str]) -> None:
+    for folder in made:
+        try:
+            os.rmdir(folder)
+        except OSError:
+            return
+
+
+def _record(
+    checkpoint: Checkpoint, src: str, dst: str, file: OutFile, options: Options, outcome: _Outcome, seconds: float
+) -> Record:
+    scheme = checkpoint.metadata.get("scheme")
+    dropped = safetensors.droppable_ties(checkpoint) if options.drop_tied_copies else dict(checkpoint.dropped)
+    return Record(
+        src=src,
+        dst=dst,
+        kind=checkpoint.kind,
+        format=checkpoint.format,
+        scheme=scheme if isinstance(scheme, str) else None,
+        tensors=len(checkpoint.weights),
+        quantized=checkpoint.quantized,
+        int8_source=safetensors.int8_source(checkpoint),
+        reader=outcome.reader,
+        src_bytes=checkpoint.source.length,
+        src_sha256=outcome.src_sha256,
+        dst_bytes=file.length,
+        dst_sha256=outcome.dst_sha256,
+        seconds=round(seconds, 3),
+        verified_bit_identical=True,
+        tied_copies_dropped=dropped,
+        skipped=outcome.skipped,
+        src_sha256_checked=options.trust_sha256 is None,
+        rules=file.rules,
+        activation=checkpoint.activation,
+        normalised=checkpoint.normalised,
+        warnings=(*checkpoint.warnings, *safetensors.lost_names(checkpoint)),
+    )

@@ -1,0 +1,156 @@
+"""A conversion as a pure value: which bytes of the output come from where.
+
+An output file is a head (literal text with holes for digests that are not known yet) and then segments without a gap: a `Copy` of a range
+of the source, or a `Transform` of a strided view by named rules. The dry run prints it, the writer executes it, tests compare it. Nothing
+here knows a format or reads a byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+from .ranges import ByteRange
+from .rules import GATHER, Step
+from .strided import Strided
+
+UNKNOWN_DIGEST: Final = "0" * 64
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDigest:
+    """64 hexadecimal digits, the SHA-256 of a source, to be filled in when it is known."""
+
+    source: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The beginning of a file: `prefix`, then `text`, the seal, and `tail`.
+
+    The seal is `seal[0]`, the SHA-256 (hexadecimal) of text and tail, `seal[1]`; so a head vouches for itself.
+    """
+
+    prefix: bytes
+    text: tuple[bytes | SourceDigest, ...]
+    seal: tuple[bytes, bytes]
+    tail: bytes
+
+    @property
+    def length(self) -> int:
+        return len(self.render(()))
+
+    def render(self, digests: tuple[str, ...]) -> bytes:
+        """The bytes, with the sources' digests filled in (zeros for those that are not given)."""
+        known = dict(enumerate(digests))
+        text = b"".join(
+            known.get(piece.source, UNKNOWN_DIGEST).encode() if isinstance(piece, SourceDigest) else piece
+            for piece in self.text
+        )
+        digest = hashlib.sha256(text + self.tail).hexdigest().encode()
+        return self.prefix + text + self.seal[0] + digest + self.seal[1] + self.tail
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The bytes of `range`, as they are, for `tensor` (named for people: `weight.part`).
+
+    `rule` says if they come out under another shape or dtype.
+    """
+
+    tensor: str
+    range: ByteRange
+    rule: str = "copy"
+
+    @property
+    def length(self) -> int:
+        return self.range.length
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        return () if self.rule == "copy" else (self.rule,)
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """The elements of `view` in row-major order, run through `steps`; `length` bytes come out."""
+
+    tensor: str
+    view: Strided
+    steps: tuple[Step, ...]
+    length: int
+    gathered: bool
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        return ((GATHER,) if self.gathered else ()) + tuple(step.rule for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class OutFile:
+    """One file of the output: its name, its head, and its segments in order."""
+
+    name: str
+    head: Head
+    segments: tuple[Copy | Transform, ...]
+
+    @property
+    def data_start(self) -> int:
+        return self.head.length
+
+    @property
+    def length(self) -> int:
+        return self.data_start + sum(segment.length for segment in self.segments)
+
+    @property
+    def rules(self) -> dict[str, int]:
+        """How many tensors each rule is applied to; empty if every byte is copied."""
+        counted: dict[str, int] = {}
+        for segment in self.segments:
+            for rule in segment.rules:
+                counted[rule] = counted.get(rule, 0) + 1
+        return counted
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """All files of one conversion."""
+
+    files: tuple[OutFile, ...]
+
+    def as_json(self) -> list[dict[str, object]]:
+        """The dry run: per file the segments as [source, offset, length] triples, or as views with their rules."""
+        return [
+            {
+                "file": file.name,
+                "length": file.length,
+                "head": file.data_start,
+                "rules": file.rules,
+                "segments": _placed(file),
+            }
+            for file in self.files
+        ]
+
+
+def _placed(file: OutFile) -> list[dict[str, object]]:
+    at = file.data_start
+    placed: list[dict[str, object]] = []
+    for segment in file.segments:
+        entry: dict[str, object] = {"tensor": segment.tensor, "at": at, "length": segment.length}
+        if isinstance(segment, Copy):
+            entry["from"] = [segment.range.source, segment.range.offset, segment.range.length]
+        else:
+            view = segment.view
+            entry["from"] = [view.storage.source, view.storage.offset, view.storage.length]
+            entry["view"] = {
+                "itemsize": view.itemsize,
+                "offset": view.offset,
+                "shape": list(view.shape),
+                "stride": list(view.stride),
+            }
+        if segment.rules:
+            entry["rules"] = list(segment.rules)
+        placed.append(entry)
+        at += segment.length
+    return placed

@@ -1,0 +1,444 @@
+"""The safetensors container: torchao's flattened layout with our keys, and the plain one. `plan` writes it, `index` reads it.
+
+Normative text: docs/format.md. Names are built from the tree of a weight and never parsed back by prefix. `plan` takes a checkpoint to a
+`Layout`; `index` takes a file to the state dict that it describes and holds every tensor in it to account. They share the dtype table and
+the spelling of JSON, nothing else; tests hold both against the safetensors package and torchao's own reader.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ..attributes import from_json
+from ..checkpoint import TAGS, Checkpoint, check_tag
+from ..dtypes import DType
+from ..errors import Malformed, Refused, located, show
+from ..header import MAX_HEADER, Header, encode, entry_json, length_prefix, read_header, sort_key
+from ..layout import Copy, Head, Layout, OutFile, SourceDigest, Transform
+from ..lift import lift
+from ..ranges import FileSource
+from ..rules import Step
+from ..schemas import BY_SHORT_NAME, Json
+from ..strided import blocks
+from ..tensors import TensorView, contiguous
+from ..weights import PLAIN, Part, Weight, plain
+from .prose import SCHEMES
+
+ROOT_PREFIX: Final = "unsloth_root::"
+ALIGNMENT: Final = 4096  # a page: the data can be mapped and read directly
+
+FORMAT, TAG, METADATA, QUANT = "format", "unsloth_format", "unsloth_metadata", "unsloth_quant_layout"
+TAGGED_SOURCE, PLAIN_SOURCE = "unsloth_source", "depickle_source"
+NAMES, ROOTS, ORDER, TIES, SEAL = "tensor_names", "unsloth_root_tensors", "depickle_order", "depickle_ties", "depickle_header"
+HEADER_KEYS: Final = frozenset(
+    {"__metadata__", FORMAT, TAG, METADATA, QUANT, TAGGED_SOURCE, PLAIN_SOURCE, NAMES, ROOTS, ORDER, TIES, SEAL}
+)
+
+# What readers compare to the letter before they rebuild torchao v1's class (docs/format.md).
+FACTS: Final[Mapping[str, Json]] = {
+    "act_quant": "_int8_symm_per_token_reduced_range_quant",
+    "quant_kwargs": {},
+    "zero_point": None,
+    "zero_point_domain": "NONE",
+    "quant_min": None,
+    "quant_max": None,
+    "scale_shape": "out",
+    "layout": "PlainLayout",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a file came from, as its header says it: no path, no date. `earlier` is the provenance of a source that was converted before."""
+
+    file: str
+    bytes: int
+    converter: str
+    repo: str | None = None
+    revision: str | None = None
+    earlier: Json = None
+
+    def around_digest(self) -> tuple[str, str]:
+        """The JSON text before and after the 64 digits of the source's SHA-256, which a plan does not know yet."""
+        rest: dict[str, Json] = {"bytes": self.bytes}
+        rest.update({key: value for key, value in (("repo", self.repo), ("revision", self.revision)) if value is not None})
+        rest["converter"] = self.converter
+        if self.earlier is not None:
+            rest["from"] = self.earlier
+        return json.dumps({"file": self.file})[:-1] + ', "sha256": "', '", ' + json.dumps(rest)[1:]
+
+
+def plan(checkpoint: Checkpoint, name: str, provenance: Provenance, *, drop_ties: bool = False) -> Layout:
+    """Plan the file `name`: every part of every weight gets its place. Raises Refused for what the layout cannot name."""
+    dropped = droppable_ties(checkpoint) if drop_ties else dict(checkpoint.dropped)
+    kept = {key: weight for key, weight in checkpoint.weights.items() if key not in dropped}
+    flat = _flatten(checkpoint, kept)
+    ordered = sorted(flat.items(), key=lambda item: sort_key(item[0], item[1][1].dtype))
+    at = 0
+    entries: dict[str, Json] = {}
+    segments: list[Copy | Transform] = []
+    for key, (label, part) in ordered:
+        entries[key] = entry_json(part.dtype, part.shape, at, part.nbytes)
+        at += part.nbytes
+        if part.nbytes:
+            segments.append(_segment(label, part))
+    head = _head(_metadata(checkpoint, kept, dropped, provenance), entries)
+    return Layout((OutFile(name, head, tuple(segments)),))
+
+
+def droppable_ties(checkpoint: Checkpoint) -> dict[str, str]:
+    """The ties that --drop-tied-copies leaves out: every alias but a head, since whether a head is tied is the model's to say."""
+    return {alias: source for alias, source in checkpoint.ties.items() if not alias.endswith("lm_head.weight")}
+
+
+# --- names -----------------------------------------------------------------------------------------------------------------------
+
+
+def flat_names(name: str, weight: Weight) -> dict[str, str]:
+    """The file's tensor name of each part of a quantised weight: `M.P` and `qdata` make `M._P_qdata`."""
+    module, _, parameter = name.rpartition(".")
+    return {part: f"{module}._{parameter}_{part.replace('.', '_')}" for part in weight.leaves()}
+
+
+def _flatten(checkpoint: Checkpoint, kept: Mapping[str, Weight]) -> dict[str, tuple[str, Part]]:
+    flat: dict[str, tuple[str, Part]] = {}
+    owners: dict[str, str] = {}
+    for name, weight in kept.items():
+        for key, label, part in _parts(checkpoint, name, weight):
+            if key in owners:
+                raise Refused(f"{show(name)} and {show(owners[key])} would both be stored as {show(key)}")
+            owners[key] = name
+            flat[key] = (label, part)
+    return flat
+
+
+def _parts(checkpoint: Checkpoint, name: str, weight: Weight) -> Iterator[tuple[str, str, Part]]:
+    root = "." not in name
+    if name.startswith(ROOT_PREFIX):
+        raise Refused(f"the name {show(name)} and the prefix of root names, {ROOT_PREFIX}, would be confused", path=name)
+    if "\0" in name:
+        raise Refused("has a NUL in its name", path=name)
+    if root and name in HEADER_KEYS:
+        raise Refused(f"a tensor is named {name!r}, which is the header key {name!r}", path=name)
+    if weight.kind is None:
+        part = weight.parts[PLAIN]
+        yield (ROOT_PREFIX + name if root and checkpoint.format is not None else name), name, part  # type: ignore[misc]
+        return
+    if root:
+        raise Refused(f"is a quantised weight ({weight.kind}) without a module, which the layout cannot name", path=name)
+    leaves = weight.leaves()
+    for part_name, key in flat_names(name, weight).items():
+        yield key, f"{name}.{part_name}", leaves[part_name]
+
+
+def lost_names(checkpoint: Checkpoint) -> list[str]:
+    """Warn of names that torchao's own reader loses without a word: it collects the parts of a weight by prefix."""
+    flat: list[tuple[str, str]] = []
+    for name, weight in checkpoint.weights.items():
+        keys = [name] if weight.kind is None else [name, *flat_names(name, weight).values()]
+        flat.extend((key, name) for key in keys)
+    flat.sort()
+    warnings = []
+    for name, weight in checkpoint.weights.items():
+        if weight.kind is None or "." not in name:
+            continue
+        module, _, parameter = name.rpartition(".")
+        prefix = f"{module}._{parameter}_"
+        at = bisect_left(flat, (prefix, ""))
+        while at < len(flat) and flat[at][0].startswith(prefix):
+            if flat[at][1] != name:
+                warnings.append(
+                    f"{show(name)}: torchao's reader (and transformers, diffusers and vLLM, which use it) loses this weight, "
+                    f"since {show(flat[at][1])} begins like its parts; depickle reads it"
+                )
+                break
+            at += 1
+    return warnings
+
+
+# --- data ------------------------------------------------------------------------------------------------------------------------
+
+
+def steps_of(view: TensorView) -> tuple[Step, ...]:
+    """What a view needs before its elements are those that torch would show: byte order, then the lazy bits."""
+    steps = []
+    if view.swapped:
+        steps.append(Step("byte-swap", view.dtype.component))
+    if view.conj:
+        steps.append(Step("conjugate", view.dtype.component))
+    if view.neg:
+        steps.append(Step("negate", view.dtype.component))
+    return tuple(steps)
+
+
+def _segment(label: str, part: Part) -> Copy | Transform:
+    view = part.view
+    steps = steps_of(view)
+    same = part.rule in ("copy", "reshape", "relabel")
+    if view.contiguous and not steps and same:
+        return Copy(label, view.range, part.rule)
+    if part.rule != "copy":
+        steps = (*steps, Step(part.rule, view.dtype.itemsize))
+    return Transform(label, view.strided, steps, part.nbytes, not view.contiguous)
+
+
+# --- header ----------------------------------------------------------------------------------------------------------------------
+
+
+def _metadata(
+    checkpoint: Checkpoint, kept: Mapping[str, Weight], dropped: Mapping[str, str], provenance: Provenance
+) -> dict[str, str | Provenance]:
+    """The header's `__metadata__` in its one fixed order, the provenance still as a value."""
+    tagged = checkpoint.format is not None
+    made: dict[str, str | Provenance] = {FORMAT: "pt"}
+    if tagged:
+        made[TAG] = str(checkpoint.format)
+        made[METADATA] = json.dumps(checkpoint.metadata)
+        if checkpoint.kind == "transformer":
+            made[QUANT] = json.dumps(quant_layout(checkpoint))
+    made[TAGGED_SOURCE if tagged else PLAIN_SOURCE] = provenance
+    roots = [name for name in kept if "." not in name] if tagged else []
+    listed = [name for name in kept if not tagged or "." in name]
+    order = list(checkpoint.weights)
+    if tagged or checkpoint.quantized:
+        made[NAMES] = json.dumps(listed)
+        made.update({name: json.dumps(weight_json(kept[name])) for name in listed})
+    if roots:
+        made[ROOTS] = json.dumps(roots)
+    if order != listed or NAMES not in made:
+        made[ORDER] = json.dumps(order)
+    copied = {alias: source for alias, source in checkpoint.ties.items() if alias not in dropped}
+    if copied or dropped:
+        made[TIES] = json.dumps({key: value for key, value in (("dropped", dict(dropped)), ("copied", copied)) if value})
+    return made
+
+
+def weight_json(weight: Weight) -> dict[str, Json]:
+    """The entry of one name: torchao's JSON of the class, its attributes and the names of its parts."""
+    if weight.kind is None:
+        return {"_type": "Tensor"}
+    return {"_type": weight.kind, "_data": dict(weight.attributes), "_tensor_data_names": list(weight.parts)}
+
+
+def scheme_of(weight: Weight) -> str | None:
+    """The scheme under which `unsloth_quant_layout` and people know a weight; None for a plain tensor."""
+    if weight.kind is None:
+        return None
+    scheme = BY_SHORT_NAME[weight.kind].scheme
+    if scheme != "mx":
+        return scheme
+    elem = weight.attributes["elem_dtype"]
+    name = elem.get("_data") if isinstance(elem, dict) else elem
+    return "mxfp" + str(name).removeprefix("float").removeprefix("fp")[:1]
+
+
+def quant_layout(checkpoint: Checkpoint) -> dict[str, Json]:
+    """`unsloth_quant_layout`: prose per scheme that occurs, and the facts of torchao v1's int8 where they are true of all of it."""
+    found = {scheme_of(weight) for weight in checkpoint.weights.values()}
+    made: dict[str, Json] = {"version": 1, "weights": {name: SCHEMES[name] for name in SCHEMES if name in found}}
+    if int8_source(checkpoint) is not None:
+        made["int8_source"] = "torchao_v1"
+        made["int8_v1"] = FACTS
+    return made
+
+
+def int8_source(checkpoint: Checkpoint) -> str | None:
+    """`torchao_v1` if every int8 weight came from torchao v1 and every one's facts equal FACTS to the letter."""
+    return "torchao_v1" if checkpoint.facts == FACTS else None
+
+
+def _head(metadata: Mapping[str, str | Provenance], entries: Mapping[str, Json]) -> Head:
+    """Spell the header, seal it, and pad it so that the data starts on a page."""
+    text: list[bytes | SourceDigest] = [b'{"__metadata__":']
+    for i, (key, value) in enumerate(metadata.items()):
+        text.append((b"," if i else b"{") + encode(key) + b":")
+        if isinstance(value, Provenance):
+            before, after = value.around_digest()
+            text += [encode(before)[:-1], SourceDigest(), encode(after)[1:]]
+        else:
+            text.append(encode(value))
+    seal = (f',"{SEAL}":"'.encode(), b'"')
+    tail = b"}" + (b"," if entries else b"") + encode(entries)[1:]
+    length = sum(64 if isinstance(piece, SourceDigest) else len(piece) for piece in (*text, *seal, tail)) + 64
+    padding = -(8 + length) % ALIGNMENT
+    if length + padding > MAX_HEADER:
+        raise Refused(
+            f"the header would have {length + padding} bytes, the format allows {MAX_HEADER}: shard it (several smaller files)"
+        )
+    return Head(length_prefix(length + padding), tuple(text), seal, tail + b" " * padding)
+
+
+def dtype_counts(weights: Mapping[str, Weight]) -> dict[str, int]:
+    """Bytes by dtype of all parts."""
+    counted: dict[str, int] = {}
+    for weight in weights.values():
+        for part in weight.leaves().values():
+            dtype: DType = part.dtype
+            counted[dtype.name] = counted.get(dtype.name, 0) + part.nbytes
+    return counted
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------------------
+
+
+def index(source: FileSource, *, keep_unsupported: bool = False) -> Checkpoint:
+    """Read the state dict that a safetensors file describes, ours or another writer's, in today's classes.
+
+    Raises Malformed where the metadata and the tensors do not account for each other, Refused for a class without a schema.
+    """
+    with located(file=source.name):
+        header = read_header(source)
+        meta = header.metadata
+        tag = meta.get(TAG)
+        if tag is not None and tag not in TAGS:
+            raise Refused(f"has the format tag {tag!r}, which depickle does not know")
+        stored = _Stored(header, source, keep_unsupported)
+        listed = _strings(meta, NAMES) if NAMES in meta else []
+        roots = _strings(meta, ROOTS)
+        weights = {name: stored.weight(name) for name in listed}
+        weights.update({name: stored.plain(name, ROOT_PREFIX + name) for name in roots})
+        if NAMES not in meta:
+            weights.update({name: stored.plain(name, name) for name in header.tensors if name not in stored.taken})
+        left = [name for name in header.tensors if name not in stored.taken]
+        if left:
+            raise Malformed(f"holds {len(left)} tensors that its metadata does not account for, the first {show(left[0])}")
+        ties = _object(meta, TIES)
+        dropped, copied = _pairs(ties.get("dropped", {})), _pairs(ties.get("copied", {}))
+        for alias, origin in (*dropped.items(), *copied.items()):
+            if origin not in weights or (alias in weights) != (alias in copied):
+                raise Malformed(f"{TIES} says that {show(alias)} is {show(origin)}, which does not agree with the names")
+        weights.update({alias: weights[origin] for alias, origin in dropped.items()})
+        checkpoint = Checkpoint(
+            source,
+            "safetensors",
+            tag,
+            _object(meta, METADATA),
+            _in_order(weights, _strings(meta, ORDER) if ORDER in meta else list(weights)),
+            ties={**copied, **dropped},
+            dropped=dropped,
+            facts=_object(_object(meta, QUANT), "int8_v1") or None,
+            classes={name: str(weight.kind) for name, weight in weights.items() if weight.kind is not None},
+            provenance=_object(meta, TAGGED_SOURCE if tag is not None else PLAIN_SOURCE) or None,
+            sealed=SEAL in meta,
+        )
+        check_tag(checkpoint)
+        return checkpoint
+
+
+class _Stored:
+    """The tensors of a file, handed out once each."""
+
+    def __init__(self, header: Header, source: FileSource, keep: bool) -> None:
+        self.header = header
+        self.taken: set[str] = set()
+        self._keep = keep
+        self._read = lambda view: blocks(view.strided, source)
+
+    def take(self, name: str, key: str) -> Part:
+        entry = self.header.tensors.get(key)
+        if entry is None:
+            raise Malformed(f"is listed, but the file holds no tensor {show(key)}", path=name)
+        if key in self.taken:
+            raise Malformed(f"is listed, but {show(key)} belongs to another name already", path=name)
+        self.taken.add(key)
+        return plain(contiguous(entry.dtype, entry.shape, entry.range))
+
+    def plain(self, name: str, key: str) -> Weight:
+        part = self.take(name, key)
+        return lift(Weight(None, {PLAIN: part}, {}, part.dtype, part.shape), self._read, keep=self._keep)
+
+    def weight(self, name: str) -> Weight:
+        entry = _object(self.header.metadata, name, required=True)
+        kind = entry.get("_type")
+        old = next((key for key in (f"{name}:_data", f"{name}:qdata") if key in self.header.tensors), None)
+        if kind == "Tensor":
+            return self.plain(name, old or name)
+        schema = BY_SHORT_NAME.get(kind) if isinstance(kind, str) else None
+        given = entry.get("_data")
+        if schema is None or not isinstance(given, dict):
+            raise Refused(f"has class {kind!r}, which depickle does not know", path=name)
+        with located(path=name):
+            if old is not None:  # torchao 0.14: `name:part`, and no list of parts
+                keys = {p.name: f"{name}:{p.name}" for p in schema.parts if f"{name}:{p.name}" in self.header.tensors}
+            else:
+                module, _, parameter = name.rpartition(".")
+                keys = {part: f"{module}._{parameter}_{part}" for part in _texts(entry.get("_tensor_data_names"))}
+            parts = {part: self.take(name, key) for part, key in keys.items()}
+            if not parts:
+                raise Malformed("has no parts")
+            attributes = {key: from_json(value) for key, value in given.items()}
+            first = parts.get("qdata") or next(iter(parts.values()))
+            return lift(Weight(kind, parts, attributes, first.dtype, first.shape), self._read, keep=self._keep)
+
+
+def _in_order(weights: Mapping[str, Weight], order: list[str]) -> dict[str, Weight]:
+    if len(order) != len(weights) or set(order) != set(weights):
+        odd = next(iter(set(order) ^ set(weights)), "a name that stands twice")
+        raise Malformed(f"{ORDER} and the names disagree about {show(odd)}")
+    return {name: weights[name] for name in order}
+
+
+def _object(meta: Mapping[str, Json], key: str, *, required: bool = False) -> dict[str, Json]:
+    """A metadata value that is the JSON of an object; {} where there is none."""
+    text = meta.get(key)
+    if text is None and not required:
+        return {}
+    value = text
+    if isinstance(text, str):
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise Malformed(f"the header's {show(key)} is not JSON") from error
+    if not isinstance(value, dict):
+        raise Malformed(f"the header's {show(key)} is not there or is no object")
+    return value
+
+
+def _strings(meta: Mapping[str, str], key: str) -> list[str]:
+    if key not in meta:
+        return []
+    try:
+        names = _texts(json.loads(meta[key]))
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"the header's {key} is not JSON") from error
+    if len(set(names)) != len(names):
+        raise Malformed(f"the header's {key} names something twice")
+    return names
+
+
+def _texts(value: Json) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise Malformed("a list of names is no list of texts")
+    return value
+
+
+def _pairs(value: Json) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+        raise Malformed(f"the header's {TIES} is no object of names")
+    return value
+
+
+def seal_findings(header: Header) -> list[str]:
+    """What is wrong with the header of a file of our own: its digest, or its form to the byte. Empty for other writers' files."""
+    claimed = header.metadata.get(SEAL)
+    if claimed is None:
+        return []
+    entry = f',"{SEAL}":"{claimed}"'.encode()
+    actual = hashlib.sha256(header.raw.replace(entry, b"", 1)).hexdigest()
+    findings = []
+    if actual != claimed:
+        findings.append(f"header: its SHA-256 is {actual}, it says {show(claimed, 80)}")
+    body: dict[str, Json] = {"__metadata__": dict(header.metadata)}
+    for name, item in header.tensors.items():
+        body[name] = entry_json(item.dtype, item.shape, item.range.offset - header.data_start, item.range.length)
+    text = encode(body)
+    canonical = text + b" " * (-(8 + len(text)) % ALIGNMENT)
+    if canonical != header.raw:
+        at = next((i for i, (a, b) in enumerate(zip(canonical, header.raw)) if a != b), min(len(canonical), len(header.raw)))
+        findings.append(f"header: is not in canonical form from byte {8 + at} on")
+    return findings

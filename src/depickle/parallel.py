@@ -1,0 +1,61 @@
+"""Several jobs on a few threads, with one outcome: all results in order, or the error of whoever failed first.
+
+The work is hashing, reading and writing, which let go of the interpreter's lock, so that two threads use two cores. When one job fails, or the
+main thread is interrupted, the others are told to stop (they look at the event once a block) and are waited for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
+
+from .digest import Cancelled
+
+T = TypeVar("T")
+Job = Callable[[threading.Event], T]
+
+
+class _Team(Generic[T]):
+    def __init__(self, jobs: Sequence[Job[T]]) -> None:
+        self.stop = threading.Event()
+        self.errors: list[BaseException] = []
+        self.results: dict[int, T] = {}
+        self._queue: SimpleQueue[tuple[int, Job[T]]] = SimpleQueue()
+        for item in enumerate(jobs):
+            self._queue.put(item)
+
+    def work(self) -> None:
+        while not self.stop.is_set():
+            try:
+                number, job = self._queue.get_nowait()
+            except Empty:
+                return
+            try:
+                self.results[number] = job(self.stop)
+            except Cancelled:
+                return
+            except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that waits
+                self.errors.append(error)
+                self.stop.set()
+
+
+def run_all(jobs: Sequence[Job[T]], workers: int = 2) -> list[T]:
+    """Run the jobs, the first ones first, on `workers` threads; return their results in order."""
+    team = _Team(jobs)
+    threads = [threading.Thread(target=team.work, name=f"depickle-{i}", daemon=True) for i in range(min(workers, len(jobs)))]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        team.stop.set()
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+        raise
+    if team.errors:
+        raise team.errors[0]
+    return [team.results[i] for i in range(len(jobs))]

@@ -1,0 +1,68 @@
+"""The record of one conversion, and of one verification: frozen values that turn into JSON. Schemas: docs/schemas/."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from .schemas import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What happened to one file; the fields of the contract first, in its order.
+
+    Sizes are in bytes, digests SHA-256 in hexadecimal, `seconds` wall time.
+    """
+
+    src: str
+    dst: str
+    kind: str
+    format: str | None
+    scheme: str | None
+    tensors: int
+    quantized: int
+    int8_source: str | None
+    reader: str
+    src_bytes: int
+    src_sha256: str | None
+    dst_bytes: int
+    dst_sha256: str
+    seconds: float
+    verified_bit_identical: bool
+    tied_copies_dropped: Mapping[str, str]
+    skipped: bool
+    src_sha256_checked: bool
+    rules: Mapping[str, int]
+    activation: str
+    normalised: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Json]:
+        """The record as a JSON object, keys in the order of the contract."""
+        made: dict[str, Json] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            made[item.name] = list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+        if not self.skipped:
+            del made["skipped"]
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """A pair that was found equal: both digests, and how much was compared."""
+
+    src: str
+    dst: str
+    src_sha256: str
+    dst_sha256: str
+    tensors: int
+    parts: int
+    bytes_compared: int
+    sealed: bool
+    seconds: float
+
+    def as_json(self) -> dict[str, Json]:
+        """The verification as a JSON object."""
+        return {"verified_bit_identical": True, **{item.name: getattr(self, item.name) for item in fields(self)}}

@@ -1,0 +1,131 @@
+"""What people see: progress while something takes long, and records, plans and inspections as text.
+
+rich is imported here and nowhere else, and only once there is something to show on a terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from threading import Lock
+from typing import Any, Final
+
+from .errors import show
+from .inspection import Inspection
+from .layout import Layout
+from .report import Record
+
+_PATIENCE: Final = 1.0  # seconds before progress appears
+_EVERY: Final = 0.1  # seconds between two updates
+
+
+class Progress:
+    """A progress bar on stderr: bytes done of bytes to do, rate, time left. Nothing where stderr is no terminal, or with `quiet`."""
+
+    def __init__(self, label: str, *, quiet: bool) -> None:
+        self._label = show(label, 40)
+        self._silent = quiet or not sys.stderr.isatty()
+        self._started = self._shown = time.monotonic()
+        self._lock = Lock()
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Take a report from any thread."""
+        now = time.monotonic()
+        if self._silent or now - self._started < _PATIENCE or now - self._shown < _EVERY:
+            return
+        with self._lock:
+            self._shown = now
+            if self._bar is None:
+                self._bar = _bar()
+                self._task = self._bar.add_task(self._label, total=total)
+                self._bar.start()
+            self._bar.update(self._task, completed=done)
+
+
+def _bar() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bar
+
+    return Bar(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def size_text(nbytes: int) -> str:
+    """A size for people: `4.1 GB`."""
+    value = float(nbytes)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1000
+    raise AssertionError
+
+
+def record_text(record: Record) -> str:
+    """One conversion, for a person."""
+    done = "already there" if record.skipped else "converted"
+    lines = [
+        f"{show(record.src)} -> {show(record.dst)}",
+        f"  {done} and verified bit for bit in {record.seconds} s (read back by {record.reader})",
+        f"  {record.kind}, {record.tensors} tensors, {record.quantized} quantised"
+        + (f", scheme {show(record.scheme)}" if record.scheme else "")
+        + (f", int8 of {record.int8_source}" if record.int8_source else ""),
+        f"  source  sha256 {record.src_sha256} ({size_text(record.src_bytes)})" + ("" if record.src_sha256_checked else " NOT CHECKED"),
+        f"  result  sha256 {record.dst_sha256} ({size_text(record.dst_bytes)})",
+    ]
+    if record.rules:
+        lines.append("  rules   " + ", ".join(f"{name} ({count} tensors)" for name, count in record.rules.items()))
+    lines += [f"  dropped {show(alias)} (is {show(origin)})" for alias, origin in record.tied_copies_dropped.items()]
+    return "\n".join(lines)
+
+
+def plan_text(src: str, dst: str, layout: Layout) -> str:
+    """A plan, one line a segment."""
+    lines = [f"{show(src)} -> {show(dst)}"]
+    for file in layout.as_json():
+        lines.append(f"  {file['length']} bytes, data from byte {file['head']}, rules {file['rules'] or 'none: every byte is copied'}")
+        for segment in file["segments"]:  # type: ignore[attr-defined]
+            _, offset, length = segment["from"]
+            rules = f" [{', '.join(segment['rules'])}]" if "rules" in segment else ""
+            lines.append(f"  {segment['at']:>14} +{segment['length']:<12} <- {offset:>14} +{length:<12} {show(segment['tensor'])}{rules}")
+    return "\n".join(lines)
+
+
+def inspection_text(found: Inspection) -> str:
+    """What is in a file, for a person."""
+    lines = [
+        f"{show(found.file)}: {found.container}, {size_text(found.bytes)}",
+        f"  kind      {found.kind}" + (f" ({found.format})" if found.format else ""),
+        f"  tensors   {found.tensors}, {found.quantized} quantised"
+        + (f", {len(found.root_names)} at the root" if found.root_names else "")
+        + (f", {len(found.ties)} tied" if found.ties else ""),
+    ]
+    lines += [f"  metadata  {show(key)} = {show(str(value), 100)}" for key, value in found.metadata.items()]
+    for group in found.groups:
+        scheme = f" [{group.scheme}]" if group.scheme else ""
+        lines.append(f"  weights   {group.count:>6} x {group.classes}{scheme}: {group.dtypes}, {size_text(group.nbytes)}, e.g. {show(group.example)}")
+    if found.int8_source:
+        lines.append(f"  int8      from {found.int8_source}")
+    lines += [f"  global    {show(name)}" + (f" ({count} times)" if count > 1 else "") for name, count in found.globals.items()]
+    lines += [f"  no form   {show(name)} would be refused (see docs/classes.md)" for name in found.without_form[:20]]
+    lines += [f"  JSON      {show(text)}" for text in found.normalised]
+    lines += [f"  note      {show(text, 400)}" for text in found.warnings]
+    if found.provenance:
+        lines.append(f"  from      {show(str(found.provenance), 400)}")
+    return "\n".join(lines)

@@ -1,0 +1,100 @@
+"""Prove that an output holds what its source holds, within a conversion or on a pair made earlier.
+
+Differences are looked for in the order of their price: the header's seal and form, what the two files say of themselves, every byte. The bytes are
+compared on two threads while the files are hashed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from threading import Event
+
+from .checkpoint import Checkpoint
+from .compare import Comparer, Pair, batches, compare_described, pairs
+from .digest import Progress, digest_source
+from .errors import Mismatch
+from .header import read_header
+from .opening import open_checkpoint, open_output
+from .outputs import safetensors
+from .parallel import run_all
+from .ranges import FileSource
+from .report import Verification
+
+
+def described_findings(source: Checkpoint, output: Checkpoint) -> list[str]:
+    """What differs before any tensor byte is read."""
+    return safetensors.seal_findings(read_header(output.source)) + compare_described(source, output)
+
+
+def compare_jobs(source: Checkpoint, output: Checkpoint, progress: Progress) -> list[Callable[[Event], list[str]]]:
+    """The byte comparison, cut into jobs for `run_all`; each returns its findings."""
+    return [partial(_compare, source.source, output.source, batch, progress) for batch in batches(pairs(source, output))]
+
+
+def _compare(source: FileSource, output: FileSource, batch: Sequence[Pair], progress: Progress, stop: Event) -> list[str]:
+    return Comparer(source, output, stop=stop, progress=progress).findings(batch)
+
+
+def raise_if(findings: Sequence[str], file: str) -> None:
+    """Raise Mismatch with all findings, if there are any."""
+    if findings:
+        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+        raise Mismatch(f"is not what its source holds: {findings[0]}{more}", findings=findings, file=file)
+
+
+def verify(
+    src: str | os.PathLike[str],
+    dst: str | os.PathLike[str],
+    *,
+    key: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Verification:
+    """Prove again that `dst` is what `src` holds. Raises `Mismatch` with every finding; never touches a file."""
+    started = time.monotonic()
+    with open_checkpoint(src, key=key) as checkpoint, open_output(dst) as index:
+        total = checkpoint.source.length + 2 * index.source.length
+        done = 0
+
+        def tick(count: int) -> None:
+            nonlocal done
+            done += count
+            if progress is not None:
+                progress(min(done, total), total)
+
+        raise_if(described_findings(checkpoint, index), index.source.name)
+        jobs: list[Callable[[Event], object]] = [
+            lambda stop: digest_source(checkpoint.source, checkpoint.records, stop=stop, progress=tick),
+            lambda stop: digest_source(index.source, stop=stop, progress=tick),
+            *compare_jobs(checkpoint, index, tick),
+        ]
+        src_sha256, dst_sha256, *results = run_all(jobs)
+        findings = [text for result in results for text in result]  # type: ignore[attr-defined]
+        findings += _provenance_findings(checkpoint, index, str(src_sha256))
+        raise_if(findings, index.source.name)
+        checkpoint.source.check_unchanged()
+        index.source.check_unchanged()
+        return Verification(
+            src=os.fspath(src),
+            dst=os.fspath(dst),
+            src_sha256=str(src_sha256),
+            dst_sha256=str(dst_sha256),
+            tensors=len(checkpoint.weights),
+            parts=sum(len(weight.leaves()) for weight in checkpoint.weights.values()),
+            bytes_compared=sum(part.nbytes for weight in index.weights.values() for part in weight.leaves().values()),
+            sealed=index.sealed,
+            seconds=round(time.monotonic() - started, 3),
+        )
+
+
+def _provenance_findings(checkpoint: Checkpoint, index: Checkpoint, sha256: str) -> list[str]:
+    """Does the output say that it came from this very file?"""
+    claimed = index.provenance if isinstance(index.provenance, dict) else {}
+    facts = {"sha256": sha256, "bytes": checkpoint.source.length}
+    return [
+        f"provenance: records {key} {claimed[key]}, the source has {actual}"
+        for key, actual in facts.items()
+        if key in claimed and claimed[key] != actual
+    ]

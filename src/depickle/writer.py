@@ -1,0 +1,229 @@
+"""Execute one file of a layout: stream its segments to disk, and let it appear under its name only when it is proved.
+
+Knows no format: it copies ranges, runs views through named rules, and fills in the head when the digests are known. Small segments are gathered
+into one buffer before they are written, so that ten thousand small tensors do not cost ten thousand writes.
+
+A `Pending` file lives in the destination's folder under a name of its own and holds a lock on itself; whatever ends the process, the next run
+finds the litter by its name and removes what it can lock. Publishing is fsync of the file, an atomic link or rename, fsync of the folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from threading import Event
+from typing import Final, Protocol
+
+from .digest import Cancelled, Progress
+from .errors import Malformed, Refused
+from .layout import Copy, OutFile, Transform
+from .ranges import Source
+from .rules import apply
+from .strided import TILE, blocks
+
+try:
+    import fcntl
+except ImportError:  # Windows has no flock; a killed run's litter stays there until it is removed by hand
+    fcntl = None  # type: ignore[assignment]
+
+BLOCK: Final = 512 * 1024  # half an L2 cache: written, and hashed while it is still there
+_PREFIX: Final = ".depickle-"
+_SUFFIX: Final = ".part"
+
+
+class Hash(Protocol):
+    """What hashlib returns."""
+
+    def update(self, data: bytes | memoryview) -> None: ...
+
+
+class Pending:
+    """A file that is not there yet: written under a temporary name, published at the end or removed."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.folder = os.path.dirname(path) or "."
+        _sweep(self.folder)
+        self.temporary, self._fd = _create(self.folder)
+
+    def __enter__(self) -> Pending:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.discard()
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        """Write all of `data` at `offset`."""
+        view = memoryview(data)
+        while view:
+            count = os.pwrite(self._fd, view, offset)
+            view, offset = view[count:], offset + count
+
+    def sync(self) -> None:
+        """Bring everything to the disk."""
+        os.fsync(self._fd)
+
+    def publish(self, *, overwrite: bool) -> None:
+        """Give the file its name. Raises FileExistsError if something has it by now and `overwrite` is not set."""
+        if overwrite:
+            os.replace(self.temporary, self.path)
+        else:
+            try:
+                os.link(self.temporary, self.path)
+            except OSError as error:
+                if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+                    raise
+                if os.path.lexists(self.path):  # a file system without hard links
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.path) from error
+                os.rename(self.temporary, self.path)
+        self.discard()
+        _sync_folder(self.folder)
+
+    def discard(self) -> None:
+        """Remove the temporary name, if it is still there, and let go of the lock."""
+        if self._fd >= 0:
+            try:
+                os.unlink(self.temporary)
+            except FileNotFoundError:
+                pass
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _create(folder: str) -> tuple[str, int]:
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    while True:
+        path = os.path.join(folder, f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}")
+        fd = os.open(path, flags, 0o666)  # less the umask, like any new file
+        try:
+            if _lock(fd) and os.path.lexists(path):  # else another run's sweep came between the two calls
+                return path, fd
+        except BaseException:
+            os.unlink(path)
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def _lock(fd: int) -> bool:
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:  # a file system without locks
+        return error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+    return True
+
+
+def _sweep(folder: str) -> None:
+    """Remove what killed runs left behind: temporary files that nobody holds."""
+    if fcntl is None:
+        return
+    for name in os.listdir(folder):
+        if not (name.startswith(_PREFIX) and name.endswith(_SUFFIX)):
+            continue
+        path = os.path.join(folder, name)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)
+        except OSError:
+            pass
+        finally:
+            os.close(fd)
+
+
+def _sync_folder(folder: str) -> None:
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems do not sync folders
+            raise
+    finally:
+        os.close(fd)
+
+
+def check_space(file: OutFile, folder: str) -> None:
+    """Raise OSError (no space) up front if the disk cannot hold the file."""
+    if not hasattr(os, "statvfs"):
+        return
+    status = os.statvfs(folder)
+    free = status.f_bavail * status.f_frsize
+    if file.length > free:
+        raise OSError(errno.ENOSPC, f"needs {file.length} bytes, {free} are free", folder)
+
+
+def write_head(file: OutFile, out: Pending, digests: tuple[str, ...]) -> bytes:
+    """Write the head with the sources' digests in it, and return it."""
+    head = file.head.render(digests)
+    out.write(0, head)
+    return head
+
+
+def write_data(
+    file: OutFile,
+    sources: tuple[Source, ...],
+    out: Pending,
+    *,
+    digest: Hash | None = None,
+    stop: Event | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Write all segments, in order, behind the head; `digest` is fed with them as they pass."""
+    at = file.data_start
+    for block in _pieces(file.segments, sources):
+        if stop is not None and stop.is_set():
+            raise Cancelled
+        out.write(at, block)
+        if digest is not None:
+            digest.update(block)
+        at += len(block)
+        if progress is not None:
+            progress(len(block))
+    if at != file.length:
+        raise Malformed(f"{at} bytes were written where {file.length} were planned", file=file.name)
+
+
+def _pieces(segments: tuple[Copy | Transform, ...], sources: tuple[Source, ...]) -> Iterator[memoryview]:
+    """The bytes of the segments in blocks of up to BLOCK bytes, small segments together. A block is valid until the next is asked for."""
+    buffer = memoryview(bytearray(BLOCK))
+    filled = 0
+    for segment in segments:
+        if isinstance(segment, Transform):
+            if filled:
+                yield buffer[:filled]
+                filled = 0
+            for block in blocks(segment.view, sources[segment.view.storage.source], TILE):
+                yield memoryview(apply(segment.steps, block))
+            continue
+        source, at, end = sources[segment.range.source], segment.range.offset, segment.range.end
+        while at < end:
+            count = min(BLOCK - filled, end - at)
+            source.readinto(at, buffer[filled : filled + count])
+            filled, at = filled + count, at + count
+            if filled == BLOCK:
+                yield buffer
+                filled = 0
+    if filled:
+        yield buffer[:filled]
+
+
+def check_destination(path: str) -> None:
+    """Raise Refused for a destination that cannot become a file: a folder, a FIFO, a device, a link."""
+    if os.path.islink(path):
+        raise Refused("is a symbolic link; depickle does not write through it", file=path)
+    if os.path.lexists(path) and not os.path.isfile(path):
+        raise Refused("exists and is not a regular file", file=path)
