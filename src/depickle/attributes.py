@@ -81,7 +81,7 @@ def _text(key: Inert) -> str:
 
 
 def _from_global(value: Global) -> Json:
-    full = repr(value)
+    full = value.full
     if value.module == "torch" and (value.name in BY_NAME or value.name in NAME_ONLY):
         return dtype_json(value.name)
     if full in FUNCTIONS:
@@ -90,15 +90,15 @@ def _from_global(value: Global) -> Json:
 
 
 def _from_call(value: Call, depth: int) -> Json:
-    full = repr(value.func)
+    full = value.name
     if full in ("torch.Size", "torch.device") and value.kind == "reduce" and len(value.args) == 1 and not value.states:
         return from_inert(value.args[0], depth + 1)
     if full in ENUM_BY_CLASS and len(value.args) == 1 and not value.states:
         return _member(ENUM_BY_CLASS[full], value.args[0])
     if full in ("builtins.getattr", "__builtin__.getattr") and len(value.args) == 2 and not value.states:
         owner, member = value.args  # how some Pythons pickle an enum member
-        if type(owner) is Global and repr(owner) in ENUM_BY_CLASS and type(member) is str:
-            return _named_member(ENUM_BY_CLASS[repr(owner)], member)
+        if type(owner) is Global and owner.full in ENUM_BY_CLASS and type(member) is str:
+            return _named_member(ENUM_BY_CLASS[owner.full], member)
     if full in RECORD_BY_CLASS:
         return _from_record(RECORD_BY_CLASS[full], value, depth)
     raise Refused(f"{full}(...) is no attribute that depickle knows", offset=value.offset)
@@ -169,10 +169,11 @@ def fields_json(owner: str, fields: tuple[Attribute, ...], given: Mapping[str, J
             value = rest.pop(name, value)
         if value == REQUIRED:
             raise Malformed(f"{owner} lacks its field {field.name}")
+        if field.inert and value in (field.default, None):
+            continue
         if not (value is None and field.default is None) and not KINDS[field.kind](value):
             raise Malformed(f"{owner} records {field.name}={value!r}, expected {field.kind}")
-        if not (field.inert and value in (field.default, None)):
-            made[field.name] = value
+        made[field.name] = value
     if rest:
         name, value = next(iter(rest.items()))
         raise Refused(f"{owner} records {name}={value!r}, which is no field of it in torchao 0.18")

@@ -176,13 +176,13 @@ def _program(source: FileSource, archive: Archive, limits: Limits) -> Program:
 
 def _check_globals(program: Program, *, only_foreign: bool) -> None:
     """Refuse the first global that is in no table. The first pass leaves torch's own to the walk, which knows the weight's name."""
-    unknown = [used for used in program.globals if repr(used) not in ACCEPTED]
+    unknown = [used for used in program.globals if used.full not in ACCEPTED]
     hints = [text for used in unknown for prefix, text in _HINTS if (used.module + ".").startswith(prefix + ".")]
     for used in unknown:
         if only_foreign and used.module.split(".")[0] in ("torch", "torchao"):
             continue
         hint = f": {hints[0]}" if hints else ""
-        raise Refused(f"GLOBAL {show(repr(used))} is not accepted{hint}", offset=used.offset)
+        raise Refused(f"GLOBAL {show(used.full)} is not accepted{hint}", offset=used.offset)
 
 
 # --- which part of the file is the state dict ------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def _as_dict(value: Inert, notes: list[str] | None = None) -> Mapping[Inert, Ine
     """A dict, or an OrderedDict as state_dict() makes them; None for anything else."""
     if type(value) is dict:
         return value
-    if type(value) is not Call or repr(value.func) != "collections.OrderedDict" or value.kwargs or value.items:
+    if type(value) is not Call or value.name != "collections.OrderedDict" or value.kwargs or value.items:
         return None
     if any(type(state) is not dict or set(state) - {"_metadata"} for state in value.states):
         return None
@@ -406,7 +406,7 @@ class _Normaliser:
         return self._torch_value(value, path, depth)
 
     def _torch_value(self, value: Inert, path: str, depth: int) -> Json:
-        name = repr(value.func) if type(value) is Call else repr(value) if type(value) is Global else ""
+        name = value.name if type(value) is Call else value.full if type(value) is Global else ""
         if type(value) is Global and (name in DTYPE_GLOBALS or name.removeprefix("torch.") in NAME_ONLY):
             return self._as(name, path, "a dtype")
         if type(value) is Call and not (value.states or value.items or value.entries or value.kwargs):

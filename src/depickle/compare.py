@@ -131,6 +131,8 @@ class Comparer:
             return self._same(view.range, where)
         if mine.rule == "zero-to-int8":
             return self._zeros(view, where)
+        if mine.rule == "narrow-to-int8":
+            return self._narrowed(view, where)
         if view.contiguous:
             return self._undone(mine, where)
         return self._scattered(mine, where)
@@ -150,13 +152,28 @@ class Comparer:
 
     def _zeros(self, view: TensorView, where: ByteRange) -> int | None:
         """Zero points that were cast: nothing but zero bytes on both sides."""
-        for side, place in ((self._source, view.storage), (self._output, where)):
+        for side, place in ((self._source, view.range if view.contiguous else view.storage), (self._output, where)):
             for at in range(0, place.length, BLOCK):
                 block = side.read(place.offset + at, min(BLOCK, place.length - at))
                 if block.count(0) != len(block):
                     return min(at, where.length)
                 self._tick(0)
         self._tick(where.length)
+        return None
+
+    def _narrowed(self, view: TensorView, where: ByteRange) -> int | None:
+        """Integers that were cast: each output byte, sign-extended, is the source's integer. Zero points are small."""
+        width = view.dtype.itemsize
+        if not view.contiguous or view.swapped:
+            return 0
+        for at in range(0, where.length, BLOCK):
+            count = min(BLOCK, where.length - at)
+            block = self._output.read(where.offset + at, count)
+            wide = b"".join((byte - 256 if byte > 127 else byte).to_bytes(width, "little", signed=True) for byte in block)
+            expected = self._source.read(view.range.offset + at * width, count * width)
+            if wide != expected:
+                return at + _first(wide, expected) // width
+            self._tick(count)
         return None
 
     def _undone(self, mine: Part, where: ByteRange) -> int | None:
@@ -273,4 +290,4 @@ def _turn_nibbles(block: bytes) -> bytes:
     return (((number & low) << 4) | ((number >> 4) & low)).to_bytes(len(block), "little")
 
 
-_UNDO: Final[Mapping[str, Callable[[bytes], bytes]]] = {"nibble-swap": _turn_nibbles, "zero-to-int8": bytes}
+_UNDO: Final[Mapping[str, Callable[[bytes], bytes]]] = {"nibble-swap": _turn_nibbles, "zero-to-int8": bytes, "narrow-to-int8": bytes}

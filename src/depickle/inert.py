@@ -12,17 +12,18 @@ Inert: TypeAlias = Any  # a scalar, str, bytes, list, tuple, dict, set, frozense
 
 
 class Global:
-    """A name that the file mentions: `module` and `name` exactly as written, never looked up."""
+    """A name that the file mentions: `module` and `name` exactly as written, `full` joined by a dot, never looked up."""
 
-    __slots__ = ("module", "name", "offset")
+    __slots__ = ("full", "module", "name", "offset")
 
     def __init__(self, module: str, name: str, offset: int) -> None:
         self.module = module
         self.name = name
+        self.full = f"{module}.{name}"
         self.offset = offset
 
     def __repr__(self) -> str:
-        return f"{self.module}.{self.name}"
+        return self.full
 
 
 class Call:
@@ -44,8 +45,10 @@ class Call:
         self.items: list[Inert] | None = None
         self.entries: dict[Inert, Inert] | None = None
 
-    def __repr__(self) -> str:
-        return f"{self.func!r}(...)"
+    @property
+    def name(self) -> str:
+        """The full name of what would be called; empty if that is not a plain global."""
+        return self.func.full if type(self.func) is Global else ""
 
 
 class PersistentId:

@@ -26,6 +26,12 @@ _INT8_SYMMETRIC: Final = "_int8_symm_per_token_reduced_range_quant"
 _INT8_ASYMMETRIC: Final = "_int8_asymm_per_token_quant"
 _FP8: Final = "_input_activation_quant_func_fp8"
 _MXFP: Final = "_input_activation_quant_func_mxfp"
+_FP8_MAX: Final[Mapping[str, float]] = {
+    "float8_e4m3fn": 448.0,
+    "float8_e5m2": 57344.0,
+    "float8_e4m3fnuz": 240.0,
+    "float8_e5m2fnuz": 57344.0,
+}
 _PER_ROW: Final = typed("PerRow", {"dim": -1})
 # The integer types whose whole range a v1 weight's quant_min and quant_max name.
 _RANGES: Final = {(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1): f"int{bits}" for bits in range(1, 9)}
@@ -208,13 +214,15 @@ def _int8(weight: Weight, read: Bytes) -> Weight:
     return weight
 
 
-def _int4(weight: Weight, read: Bytes) -> Weight:
-    """`activation_dtype` came with 0.17: where it says bfloat16, what every older release does, it is left out for their sake."""
-    if data_of(weight.attributes.get("activation_dtype"), "torch.dtype") == "bfloat16":
-        return _without(weight, "activation_dtype")
-    if weight.attributes.get("activation_dtype", 0) is None:
-        return _without(weight, "activation_dtype")
-    return weight
+def _intx(weight: Weight, read: Bytes) -> Weight:
+    """The activation's kind as the text that quantize_ stores: torchao's own reader knows no enum member there."""
+    member = data_of(weight.attributes.get("activation_quantization"), "IntxUnpackedToInt8TensorActivationQuantization")
+    return weight if member is None else _without(weight, activation_quantization=str(member).lower())
+
+
+def _intx_unpacked(weight: Weight, read: Bytes) -> Weight:
+    """0.13's IntxUnpackedTensor is IntxUnpackedToInt8Tensor without activation quantisation, under its first name."""
+    return replace(_without(weight, activation_quantization=None), kind="IntxUnpackedToInt8Tensor")
 
 
 def _microscaled(weight: Weight, old: bool) -> Weight:
@@ -234,9 +242,12 @@ def _microscaled(weight: Weight, old: bool) -> Weight:
 
 
 def _mx(weight: Weight, read: Bytes) -> Weight:
+    if weight.attributes.get("_elem_dtype") == "fp4_e2m1":  # up to 0.11; the texts for fp6 are today's
+        weight = _without(weight, _elem_dtype=dtype_json("float4_e2m1fn_x2"))
     attributes = weight.attributes
-    if attributes.get("_pack_fp6", False) is not False:
-        raise Refused("MXTensor records _pack_fp6=True, a storage of fp6 that torchao dropped in 0.15")
+    elem = attributes.get("elem_dtype", attributes.get("_elem_dtype"))
+    if attributes.get("_pack_fp6", False) is not False and isinstance(elem, str):
+        raise Refused("has no exact form today: MXTensor records _pack_fp6=True, a storage of fp6 that torchao dropped in 0.15")
     weight = _microscaled(weight, old="_scale_e8m0" in weight.parts)
     kernel = attributes.get("kernel_preference")
     if kernel is None:
@@ -247,15 +258,19 @@ def _mx(weight: Weight, read: Bytes) -> Weight:
 
 def _nvfp4(weight: Weight, read: Bytes) -> Weight:
     weight = _microscaled(weight, old="_scale_e4m3" in weight.parts)
+    parts = dict(weight.parts)
+    for name, part in parts.items():  # 0.18 wants a scale of the whole tensor without a dimension
+        if name.endswith("per_tensor_scale") and isinstance(part, Part) and part.shape == (1,):
+            parts[name] = reshaped(part, ())
+    weight = replace(weight, parts=parts)
     mode = data_of(weight.attributes.get("mm_config"), "NVFP4MMConfig")
     if mode is None:
         return weight
-    swizzled = weight.attributes.get("_is_swizzled_scales", False)
-    activation = typed(  # 0.12: DYNAMIC quantised the input the way the weight was, without a per-tensor scale
+    activation = typed(  # 0.12: DYNAMIC quantised the input with swizzled scales and without a per-tensor scale
         "QuantizeTensorToNVFP4Kwargs",
         {
             "block_size": weight.attributes.get("_block_size", 16),
-            "is_swizzled_scales": swizzled,
+            "is_swizzled_scales": True,
             "use_triton_kernel": weight.attributes.get("use_triton_kernel", False),
             "use_dynamic_per_tensor_scale": False,
         },
@@ -334,6 +349,10 @@ def _from_affine(weight: Weight, read: Bytes, function: str | None, kwargs: dict
         "Float8AQTTensorImpl": _to_float8,
         "TensorCoreTiledAQTTensorImpl": _to_tile_packed,
     }
+    odd = set(weight.attributes) - {"block_size", "quant_min", "quant_max", "zero_point_domain"}
+    odd |= set(impl.attributes) - {"zero_point", "_layout", "transposed"}
+    if odd:
+        _differs("the fields", ", ".join(sorted(odd)), "none beside those of torchao 0.7 to 0.17")
     if impl.kind not in maps:
         _differs("the layout", impl.kind, "one that torchao 0.18 has a class for")
     return maps[str(impl.kind)](weight, impl, read, function, kwargs)
@@ -389,7 +408,7 @@ def _to_int8(weight: Weight, impl: Weight, read: Bytes, function: str | None, kw
     zero = _zero(impl, read)
     _need("the zero point", zero, None, "zero")
     limits = (weight.attributes.get("quant_min"), weight.attributes.get("quant_max"))
-    _need("quant_min and quant_max", limits, (None, None), (-128, 127), (-127, 127))
+    _need("quant_min and quant_max", limits, (None, None), (-128, 127))
     activation = None
     if function is not None:
         mapping = "SYMMETRIC" if function == _INT8_SYMMETRIC else "ASYMMETRIC"
@@ -449,13 +468,27 @@ def _to_intx(weight: Weight, impl: Weight, read: Bytes, function: str | None, kw
 
 
 def _integer_zero_point(impl: Weight, read: Bytes) -> Part:
-    """The zero point as int8: as it is, or cast from another type if it is all zero."""
-    part = _leaf(impl, "zero_point")
+    """The zero point as int8: as it is, or cast from another type if all of it is zero, or an integer that fits."""
+    part = impl.parts.get("zero_point")
+    if not isinstance(part, Part):
+        _differs("the zero point", "absent", "a tensor, which IntxUnpackedToInt8Tensor cannot do without")
     if part.dtype.name == "int8":
         return part
+    rule = "zero-to-int8"
     if _zero(impl, read) == "live":
-        _differs("the zero point", f"{part.dtype.name} and not zero", "int8, or all zero")
-    return replace(part, dtype=BY_NAME["int8"], rule="zero-to-int8")
+        width = part.dtype.itemsize
+        if part.dtype.name not in ("int16", "int32", "int64") or not all(_fits(block, width) for block in read(part.view)):
+            _differs("the zero point", f"{part.dtype.name} and not zero", "all zero, or integers that int8 holds")
+        rule = "narrow-to-int8"
+    return replace(part, dtype=BY_NAME["int8"], rule=rule)
+
+
+def _fits(block: bytes | bytearray, width: int) -> bool:
+    """Whether every little-endian integer of `width` bytes is the sign extension of its lowest byte."""
+    return all(
+        int.from_bytes(block[at : at + width], "little", signed=True) == (block[at] ^ 0x80) - 0x80
+        for at in range(0, len(block), width)
+    )
 
 
 def _to_float8(weight: Weight, impl: Weight, read: Bytes, function: str | None, kwargs: dict[str, Json]) -> Weight:
@@ -481,7 +514,7 @@ def _to_float8(weight: Weight, impl: Weight, read: Bytes, function: str | None, 
                 "float8_dtype": kwargs["activation_dtype"],
                 "granularity": granularity,
                 "mm_config": None,
-                "hp_value_lb": None,
+                "hp_value_lb": _floor(weight, kwargs["activation_dtype"]),
                 "hp_value_ub": None,
                 "kernel_preference": typed("KernelPreference", "AUTO"),
             },
@@ -495,6 +528,15 @@ def _to_float8(weight: Weight, impl: Weight, read: Bytes, function: str | None, 
     )
 
 
+def _floor(weight: Weight, dtype: Json) -> Json:
+    """Up to 0.11 (whose float8 weights record quant_max) the activation's scale was at least 2**-23; from 0.12 on there was no floor."""
+    if weight.attributes.get("quant_max") is None:
+        return None
+    name = data_of(dtype, "torch.dtype")
+    _need("activation_dtype", name, *_FP8_MAX)
+    return _FP8_MAX[str(name)] * 2.0**-23
+
+
 def _to_tile_packed(weight: Weight, impl: Weight, read: Bytes, function: str | None, kwargs: dict[str, Json]) -> Weight:
     raise Refused(
         "has no proved form today: int4 in the tensor-core-tiled layout; the map to Int4TilePackedTo4dTensor cannot be tested without a GPU"
@@ -504,7 +546,8 @@ def _to_tile_packed(weight: Weight, impl: Weight, read: Bytes, function: str | N
 LIFTS: Final[Mapping[str, Lift]] = {
     "float8": _float8,
     "int8": _int8,
-    "int4": _int4,
+    "intx": _intx,
+    "intx_unpacked": _intx_unpacked,
     "mx": _mx,
     "nvfp4": _nvfp4,
     "affine": _affine,

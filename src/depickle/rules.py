@@ -59,6 +59,11 @@ def zero_to_int8(block: Block, width: int) -> bytes:
     return bytes(len(block) // width)
 
 
+def narrow_to_int8(block: Block, width: int) -> bytes:
+    """Little-endian integers that int8 holds (as was read before it was planned), as int8: their lowest bytes."""
+    return bytes(block[::width])
+
+
 def same(block: Block, width: int) -> Block:
     """The same bytes under another shape or dtype."""
     return block
@@ -72,6 +77,7 @@ RULES: Final[dict[str, Callable[[Block, int], Block]]] = {
     "negate": negate,
     "nibble-swap": nibble_swap,
     "zero-to-int8": zero_to_int8,
+    "narrow-to-int8": narrow_to_int8,
 }
 GATHER: Final = "gather"  # listed beside the rules in plans and records: the view was not contiguous
 

@@ -119,6 +119,11 @@ ENUMS: Final[tuple[Enum, ...]] = (
         (f"{_MX}.config",),
         (("EMULATED", "emulated"), ("CUTLASS", "cutlass"), ("CUBLAS", "cublas")),
     ),
+    Enum(
+        "IntxUnpackedToInt8TensorActivationQuantization",
+        (f"{_WORKFLOWS}.intx.intx_unpacked_to_int8_tensor",),
+        (("INT8_ASYM_PER_TOKEN", "int8_asym_per_token"),),
+    ),
     Enum("NVFP4MMConfig", (f"{_MX}.nvfp4_tensor",), (("DYNAMIC", "dynamic"), ("WEIGHT_ONLY", "weight_only"))),
     Enum(
         "IntxPackingFormat",
@@ -222,14 +227,14 @@ FUNCTIONS: Final = frozenset(
             for name in (
                 "_int8_symm_per_token_reduced_range_quant",
                 "_int8_symm_per_token_reduced_range_quant_noop_decode",
+                "_int8_symm_per_token_reduced_range_quant_cutlass",
+                "_int8_symm_per_token_quant",
                 "_int8_asymm_per_token_quant",
+                "_uint8_asymm_per_token_quant",
                 "_int8_symm_cutlass_quant",
                 "_int4_symm_cutlass_quant",
                 "_input_activation_quant_func_fp8",
-                "_input_quant_func_fp8",
-                "_fp8_mm_compat",
                 "_float8_cutlass_quant",
-                "_float8_cutlass_quant_sparse",
             )
         ),
         f"{_MX}.mx_subclass._input_activation_quant_func_mxfp",
@@ -294,9 +299,9 @@ CURRENT: Final[tuple[Schema, ...]] = (
             Part("scale", FLOATING | _FP8),
             Part("zero_point"),
         ),
-        attributes=(Attribute("activation_dtype", "dtype", None), _BLOCK, _SHAPE),
+        # activation_dtype: 0.17; bfloat16 is what every older release does
+        attributes=(Attribute("activation_dtype", "dtype", {"_type": "torch.dtype", "_data": "bfloat16"}, inert=True), _BLOCK, _SHAPE),
         check="halved",
-        lift="int4",
     ),
     Schema(
         "Int4PlainInt32Tensor",
@@ -339,6 +344,7 @@ CURRENT: Final[tuple[Schema, ...]] = (
             Attribute("activation_quantization", "value", None),
         ),
         check="blocks",
+        lift="intx",
     ),
     Schema(
         "MXTensor",
@@ -405,6 +411,13 @@ V1: Final[tuple[Schema, ...]] = (
         scheme="v1",
         lift="static_activation",
     ),
+    Schema(
+        "IntxUnpackedTensor",
+        (_TORCHAO, f"{_WORKFLOWS}.intx.intx_unpacked_tensor"),
+        seen="none (read in 0.13)",
+        scheme="v1",
+        lift="intx_unpacked",
+    ),
     *(
         Schema(name, modules, seen=seen, scheme="v1", lift="inner")
         for name, modules, seen in (
@@ -430,13 +443,30 @@ V1: Final[tuple[Schema, ...]] = (
 UNSUPPORTED: Final[tuple[Schema, ...]] = tuple(
     Schema(name, modules, seen=seen, scheme="unsupported")
     for name, modules, seen in (
-        ("NF4Tensor", ("torchao.dtypes.nf4tensor", f"{_WORKFLOWS}.nf4.nf4_tensor"), "0.7 to 0.18"),
+        ("NF4Tensor", ("torchao.dtypes.nf4tensor", "torchao.dtypes", f"{_WORKFLOWS}.nf4.nf4_tensor"), "0.7 to 0.18"),
         ("UintxTensor", ("torchao.dtypes.uintx.uintx_layout", "torchao.prototype.dtypes.uintx.uintx_layout"), "0.7 to 0.16"),
         ("Int4PreshuffledTensor", (_TORCHAO, f"{_WORKFLOWS}.int4.int4_preshuffled_tensor"), "0.14 to 0.18"),
         (
             "Int4OpaqueTensor",
             (_TORCHAO, "torchao.prototype.int4_opaque_tensor", "torchao.prototype.quantization.int4", f"{_WORKFLOWS}.int4.int4_opaque_tensor"),
             "0.14 to 0.18",
+        ),
+        ("Int4MarlinSparseTensor", (_TORCHAO, f"{_WORKFLOWS}.int4.int4_marlin_sparse_tensor"), "none (read in 0.13 to 0.15)"),
+        ("Float8OpaqueTensor", ("torchao.prototype.float8_opaque_tensor",), "none (read in 0.15 to 0.18)"),
+        (
+            "Float8Sparse2x4_1DData1DMetadataTensor",
+            (f"{_WORKFLOWS}.float8.float8_sparse_2x4_1d_data_1d_metadata_tensor",),
+            "none (read in 0.18)",
+        ),
+        (
+            "UIntxBitPackedTensor",
+            ("torchao.prototype.quantization.uintx.uintx_bit_packed_tensor",),
+            "none (read in 0.17 and 0.18)",
+        ),
+        (
+            "WeightTensorWithLinearActivationScaleMetadata",
+            ("torchao.quantization.linear_activation_scale", _TORCHAO),
+            "none (read in 0.7 to 0.17)",
         ),
         ("IntxOpaqueTensor", (_TORCHAO, f"{_WORKFLOWS}.intx.intx_opaque_tensor"), "0.15 to 0.17"),
         ("Sparse2x4CUTLASSFloat8Tensor", (f"{_WORKFLOWS}.float8.sparse_2x4_cutlass_float8_tensor",), "0.16"),

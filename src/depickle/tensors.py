@@ -136,7 +136,7 @@ def is_tensor(value: Inert) -> bool:
     """Whether a value is a call that rebuilds some tensor or tensor subclass."""
     if type(value) is not Call or type(value.func) is not Global:
         return False
-    name = repr(value.func)
+    name = value.func.full
     return name in REBUILD or name in OTHER_TENSORS
 
 
@@ -164,7 +164,7 @@ def call_of(value: Inert, wanted: str) -> tuple[str, tuple[Inert, ...]]:
         raise Refused(f"is {describe(value)}, not {wanted}")
     if type(value.func) is not Global or value.kind != "reduce" or value.states or value.items or value.entries:
         raise Refused(f"is {describe(value)}, not {wanted}")
-    return repr(value.func), value.args
+    return value.func.full, value.args
 
 
 def describe(value: Inert) -> str:
@@ -184,7 +184,7 @@ def describe(value: Inert) -> str:
 
 def integers(value: Inert, what: str) -> tuple[int, ...]:
     """Read a tuple of integers, or torch.Size of one."""
-    if type(value) is Call and repr(value.func) == "torch.Size" and len(value.args) == 1:
+    if type(value) is Call and value.name == "torch.Size" and len(value.args) == 1:
         value = value.args[0]
     if type(value) not in (tuple, list) or not all(type(item) is int for item in value):
         raise Malformed(f"{what} is not a tuple of integers")
@@ -236,7 +236,7 @@ def _storage(value: Inert, storages: Storages) -> tuple[ByteRange, DType | None]
     _, cls, key, location, count = pid[:5]
     if type(cls) is not Global or type(key) is not str or type(location) is not str or type(count) is not int:
         raise Malformed("a persistent id has parts of the wrong type", offset=value.offset)
-    if repr(cls) not in STORAGE_CLASSES:
+    if cls.full not in STORAGE_CLASSES:
         raise Refused(f"storage class {cls!r} is not accepted", offset=cls.offset)
     if key not in storages.ranges:
         raise Malformed(f"storage {key!r} is not in the file", offset=value.offset)
@@ -256,7 +256,7 @@ def _from_type(args: tuple[Inert, ...], storages: Storages, notes: list[str]) ->
     """`_rebuild_from_type_v2(func, type, args, state)` for types that are plain tensors but carry Python attributes."""
     if len(args) != 4 or type(args[0]) is not Global or type(args[1]) is not Global or type(args[2]) is not tuple:
         raise Malformed("_rebuild_from_type_v2 has the wrong arguments")
-    if repr(args[1]) not in _PLAIN_TYPES:
+    if args[1].full not in _PLAIN_TYPES:
         raise Refused(f"class {args[1]!r} has no schema")
     _note_state(args[3], notes)
     return read_tensor(Call("reduce", args[0], args[2], args[0].offset), storages, notes)
@@ -274,7 +274,7 @@ def _check_hooks(value: Inert) -> None:
     """Backward hooks: an empty OrderedDict in every file that torch writes; anything else would be code to call."""
     if value is None or (
         type(value) is Call
-        and repr(value.func) == "collections.OrderedDict"
+        and value.name == "collections.OrderedDict"
         and value.args in ((), ([],))
         and not (value.states or value.items or value.entries)
     ):

@@ -82,7 +82,7 @@ def read_weight(value: Inert, storages: Storages, notes: list[str], depth: int =
     if not is_tensor(value):
         raise Refused(f"is {describe(value)}, not a tensor")
     name, args = call_of(value, "a tensor")
-    if name == "torch._tensor._rebuild_from_type_v2" and args and type(args[0]) is Global and repr(args[0]) == WRAPPER:
+    if name == "torch._tensor._rebuild_from_type_v2" and args and type(args[0]) is Global and args[0].full == WRAPPER:
         if depth > _DEPTH:
             raise Refused(f"nests more than {_DEPTH} tensor subclasses")
         return _wrapper(args, storages, notes, depth)
@@ -94,11 +94,11 @@ def _wrapper(args: tuple[Inert, ...], storages: Storages, notes: list[str], dept
     if len(args) != 4 or type(args[1]) is not Global or type(args[2]) is not tuple or type(args[3]) is not dict:
         raise Malformed("_rebuild_from_type_v2 has the wrong arguments")
     _, cls, inner, state = args
-    schema = BY_CLASS.get(repr(cls))
+    schema = BY_CLASS.get(cls.full)
     if schema is None:
         known = len({row.name for row in BY_CLASS.values()})
         raise Refused(f"class {cls!r} has no schema ({known} known; see docs/classes.md)", offset=cls.offset)
-    if len(inner) != 8 or type(inner[0]) is not Global or repr(inner[0]) != repr(cls) or inner[4] != 0:
+    if len(inner) != 8 or type(inner[0]) is not Global or inner[0].full != cls.full or inner[4] != 0:
         raise Malformed("_rebuild_wrapper_subclass has the wrong arguments")
     _check_layout(inner[5])
     shape = integers(inner[2], "a shape")
@@ -123,6 +123,6 @@ def _wrapper(args: tuple[Inert, ...], storages: Storages, notes: list[str], dept
 
 
 def _check_layout(value: Inert) -> None:
-    if type(value) is Call and repr(value.func) == "torch.serialization._get_layout" and value.args == ("torch.strided",):
+    if type(value) is Call and value.name == "torch.serialization._get_layout" and value.args == ("torch.strided",):
         return
     raise Refused(f"has layout {describe(value)}, expected torch.strided")

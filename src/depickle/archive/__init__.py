@@ -1,9 +1,9 @@
 """A file becomes named records, each a range of bytes; what they mean is for others to say.
 
-`open_archive` looks at a file's first bytes and hands it to the reader for its container: `archive.zip` or `archive.legacy`.
-The name of the file plays no part. A file that is neither is refused by what it is (Refused for another known format, Malformed
-for what is no format at all), in one line that says what to do where there is something to do. `sniff` does the looking alone and
-knows safetensors too, which has a reader elsewhere.
+`open_archive` looks at a file's first bytes and hands it to the reader for its container, `archive.zip` or `archive.legacy`;
+the name of the file plays no part. A file that is neither is refused by what it is (Refused for another known format,
+Malformed for what is no format at all), in one line that says what to do where there is something to do. `sniff` does the
+looking alone and knows safetensors too, which has a reader elsewhere.
 
 The tables below are read from the top. Magic numbers: the formats' own specifications; file(1) has most of them.
 """
@@ -11,6 +11,7 @@ The tables below are read from the top. Magic numbers: the formats' own specific
 from __future__ import annotations
 
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -37,7 +38,7 @@ _MAGICS: Final = (
 )
 # offset, bytes, what the file is
 _FORMATS: Final = (
-    (0, b"PK\5\6", "an empty zip archive"),
+    (0, b"PK\5\6", "a zip archive without records, not a torch.save file"),
     (0, b"PK\7\x08", "a zip archive in several parts: join them first"),
     (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive: unpack it first"),
     (0, b"Rar!\x1a\x07", "a RAR archive: unpack it first"),
@@ -80,7 +81,7 @@ def open_archive(source: Source) -> Archive:
 
 
 def sniff(source: Source) -> str:
-    """Return "torch-zip", "torch-legacy" or "safetensors" by a file's first bytes; any other file is refused by what it is."""
+    """Return "torch-zip", "torch-legacy" or "safetensors" by a file's first bytes; refuse any other by what it is."""
     head = source.read(0, min(_HEAD_BYTES, source.length))
     for offset, magic, kind in _MAGICS:
         if head.startswith(magic, offset):
@@ -101,8 +102,16 @@ def _stranger(source: Source, head: bytes) -> Error:
             return Refused(f"is {what}", file=source.name)
     if not any(head):
         return Malformed(f"begins with {len(head)} zero bytes: an unfinished download?", file=source.name)
-    text = head.decode("utf-8", "ignore")
-    if len(text.encode()) + 4 > len(head) and all(c.isprintable() or c.isspace() for c in text):
-        return Refused(f"is a text that begins {text.strip()[:60]!r}", file=source.name)
+    if text := _text(head):
+        return Refused(f"is a text that begins {text[:60]!r}", file=source.name)
     expected = "expected a zip (50 4b 03 04) or a pickle stream (80 02 8a 0a)"
     return Malformed(f"begins with {head[:8].hex(' ')}, {expected}", file=source.name)
+
+
+def _text(head: bytes) -> str:
+    """Return the head if it is readable text, "" if not."""
+    try:
+        text = getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut
+    except UnicodeDecodeError:
+        return ""
+    return text.strip() if all(c.isprintable() or c.isspace() for c in text) else ""

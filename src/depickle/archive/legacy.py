@@ -5,9 +5,10 @@ pickle ends is known when it has been run, and how long a storage is follows fro
 is the one archive reader that needs the machine. The pickles are magic number, protocol 1001, sys_info, the object, and the
 list of storage keys; after it come, in that list's order, an int64 count and the bytes, without padding.
 
-Source: `_legacy_save` and `_legacy_load` in `torch/serialization.py`, `THPStorage_writeFileRaw` in `torch/csrc/serialization.cpp`,
-torch 2.13. Counts and elements are little endian on every machine: a big-endian one swaps them on the way, by element, and
-`little_endian` in sys_info is read by nobody. What it cannot swap (complex, untyped) is refused where that machine wrote it.
+Source: `_legacy_save` and `_legacy_load` in `torch/serialization.py`, `THPStorage_writeFileRaw` in
+`torch/csrc/serialization.cpp`, torch 2.13. Counts and elements are little endian on every machine: a big-endian one swaps them
+on the way, by element, and torch.load ignores `little_endian`. What is not swapped well (complex, untyped) is refused if such a
+machine wrote it.
 """
 
 from __future__ import annotations
@@ -33,14 +34,17 @@ MAGICS: Final = (
     *(bytes([0x80, protocol, 0x95]) + len(_LONG).to_bytes(8, "little") + _LONG for protocol in (4, 5)),
 )
 
-# The pickles of nearly every file fit; those of the largest are read in two or three goes.
+# The pickles of nearly every file fit.
 _FIRST_BLOCK: Final = 1024 * 1024
-_GROWTH: Final = 16
+_GROWTH: Final = 4
 # All five pickles together; that of a zip may have as much.
 MAX_PICKLE_BYTES: Final = LIMITS.pickle_bytes
-# An opcode that fails farther than this from the end of a block does not fail for want of bytes.
-_REACH: Final = LIMITS.text_bytes + 64
+# Opcodes that state the length of what follows, in so many bytes: FRAME, texts, bytes, LONG4.
+_LENGTHS: Final = {code: width for width, codes in ((4, b"XTB\x8b"), (8, b"\x8d\x8e\x96\x95")) for code in codes}
+# Any other opcode has all that it may need within this: two lines of text, which the machine limits.
+_REACH: Final = 2 * 65_536 + 64
 
+_OBJECT: Final = "object pickle"
 _UNTYPED: Final = frozenset({"torch.storage.UntypedStorage", "torch.UntypedStorage"})
 _LONG_SIZES: Final = (4, 8)
 
@@ -60,7 +64,7 @@ def read_legacy(source: Source) -> Archive:
         stream.expect("magic number", MAGIC_NUMBER)
         stream.expect("protocol version", PROTOCOL_VERSION)
         little_endian = _check_sys_info(*stream.next("system info"))
-        _, program = stream.next("object pickle")
+        _, program = stream.next(_OBJECT)
         pickle = stream.records[-1]
         declared = _declared(program.persistent_ids)
         keys = _check_keys(*stream.next("storage keys"), declared)
@@ -91,6 +95,9 @@ class _Stream:
         """Run the next pickle; return its offset and what it says."""
         start = self.position
         program = self._run(name)
+        if name != _OBJECT and program.globals:
+            first = program.globals[0]
+            raise Refused(f"the {name} names {first!r}, expected plain values", offset=first.offset)
         self.records.append(Record(name, ByteRange(start, program.end - start), None))
         self.position = program.end
         return start, program
@@ -106,15 +113,23 @@ class _Stream:
             try:
                 return run(self._head, self.position)
             except Malformed as error:
-                length = len(self._head)
-                at = self.position if error.offset is None else error.offset
-                if length == self._source.length or at + _REACH < length:
+                need = self._need(self.position if error.offset is None else error.offset)
+                if need <= len(self._head):
                     error.message = f"{name}: {error.message}"
                     raise
-                if length >= MAX_PICKLE_BYTES:
+                if need > MAX_PICKLE_BYTES:
                     message = f"the {name} does not end within {MAX_PICKLE_BYTES} bytes, the limit for the pickles"
                     raise Refused(message, offset=self.position) from error
-            self._head = self._source.read(0, min(length * _GROWTH, MAX_PICKLE_BYTES, self._source.length))
+            length = min(max(need, len(self._head) * _GROWTH), MAX_PICKLE_BYTES, self._source.length)
+            self._head = self._source.read(0, length)
+
+    def _need(self, at: int) -> int:
+        """Return how many bytes of the source the opcode at `at` may want to see; as many as there are if it cannot be helped."""
+        width = _LENGTHS.get(self._head[at], 0) if at < len(self._head) else 0
+        end = at + 1 + width + int.from_bytes(self._head[at + 1 : at + 1 + width], "little")
+        if end > self._source.length:
+            return len(self._head)
+        return min(max(end, at + _REACH), self._source.length)
 
 
 def _brief(value: Inert) -> str:
@@ -187,9 +202,7 @@ def _check_swapped(declared: Mapping[str, _Declared]) -> None:
             raise Refused(f"{what}, and this format does not say in which order its bytes are")
 
 
-def _place(
-    source: Source, position: int, keys: list[str], declared: Mapping[str, _Declared]
-) -> Iterator[tuple[str, Record]]:
+def _place(source: Source, position: int, keys: list[str], declared: Mapping[str, _Declared]) -> Iterator[tuple[str, Record]]:
     for key in keys:
         storage = declared[key]
         start, length = position + 8, storage.numel * storage.itemsize
@@ -198,9 +211,7 @@ def _place(
             raise Malformed(f"{what}, the file ends at {source.length}: truncated?", offset=position)
         count = int.from_bytes(source.read(position, 8), "little", signed=True)
         if count != storage.numel:
-            raise Malformed(
-                f"storage {show(key)} counts {count} elements, the object declares {storage.numel}", offset=position
-            )
+            raise Malformed(f"storage {show(key)} counts {count} elements, the object declares {storage.numel}", offset=position)
         yield key, Record(f"storage {key}", ByteRange(start, length), None)
         position = start + length
     if position != source.length:

@@ -1,6 +1,6 @@
-"""The stored zip that torch.save writes since 1.6: a central directory and local headers become named byte ranges.
+r"""The stored zip that torch.save writes since 1.6: a central directory and local headers become named byte ranges.
 
-In: a source that begins with PK\\3\\4. Out: an `Archive`, or Malformed (the structure contradicts itself or the file) or Refused
+In: a source that begins with PK\3\4. Out: an `Archive`, or Malformed (the structure contradicts itself or the file) or Refused
 (another kind of zip, or a form that torch never writes and that readers are known to disagree on: compression, comments, bytes
 between records, names that differ only in case). Offsets are those of the file; a zip in front of or behind something else has
 other offsets and is not accepted, since torch looks at the first bytes of a file and others at the last.
@@ -159,9 +159,7 @@ def _find_directory(source: Source) -> _Bounds:
     if bounds.length > MAX_DIRECTORY_BYTES:
         raise Refused(f"has a zip directory of {bounds.length} bytes, over the limit of {MAX_DIRECTORY_BYTES}")
     if bounds.offset + bounds.length != stop:
-        raise Malformed(
-            f"the zip directory is said to end at {bounds.offset + bounds.length}, expected {stop}", offset=end
-        )
+        raise Malformed(f"the zip directory is said to end at {bounds.offset + bounds.length}, expected {stop}", offset=end)
     return bounds
 
 
@@ -209,8 +207,8 @@ def _read_directory(data: bytes, bounds: _Bounds) -> Iterator[_Entry]:
             raise Malformed("a zip directory entry has a comment or another disk, torch writes neither", offset=offset)
         name = _decode(raw, flags, offset)
         if extra or _U32 in (stored, length, header):
-            numbers = (length, stored, header)
-            length, stored, header = _zip64_numbers(data[at - comment - extra : at - comment], numbers, name, offset)
+            field = _extra_fields(data[at - extra : at], name, offset).get(_ZIP64_FIELD)
+            length, stored, header = _zip64_numbers(field, (length, stored, header), name, offset)
         yield _Entry(name, raw, flags, method, crc, stored, length, attributes, header)
     if at != len(data):
         raise Malformed(
@@ -227,24 +225,27 @@ def _decode(raw: bytes, flags: int, offset: int) -> str:
         raise Refused(f"the record name {show(repr(raw))} is not {expected}", offset=offset) from error
 
 
-def _zip64_numbers(extra: bytes, numbers: Sequence[int], name: str, offset: int) -> list[int]:
+def _zip64_numbers(field: bytes | None, numbers: Sequence[int], name: str, offset: int) -> list[int]:
     """Replace the sentinels among `numbers` (in the format's order) by the numbers of the zip64 field, all of them."""
+    missing = sum(number == _U32 for number in numbers)
+    if len(field or b"") != 8 * missing:
+        found = "no zip64 field" if field is None else f"a zip64 field of {len(field)} bytes"
+        raise Malformed(f"record {show(name)} has {found}, expected {8 * missing} bytes", offset=offset)
+    wide = iter(Struct(f"<{missing}Q").unpack(field or b""))
+    return [next(wide) if number == _U32 else number for number in numbers]
+
+
+def _extra_fields(extra: bytes, name: str, offset: int) -> dict[int, bytes]:
     fields: dict[int, bytes] = {}
     at = 0
     while at < len(extra):
         tag, length = int.from_bytes(extra[at : at + 2], "little"), int.from_bytes(extra[at + 2 : at + 4], "little")
         if at + 4 + length > len(extra) or tag in fields or tag == _UNICODE_PATH_FIELD:
-            raise Malformed(f"record {show(name)} has a bad extra field {tag:#06x}", offset=offset)
+            what = f"an extra field {tag:#06x} that is cut off, repeated or a second name"
+            raise Malformed(f"record {show(name)} has {what}", offset=offset)
         fields[tag] = extra[at + 4 : at + 4 + length]
         at += 4 + length
-    missing = sum(number == _U32 for number in numbers)
-    field = fields.get(_ZIP64_FIELD, b"")
-    if len(field) != 8 * missing:
-        raise Malformed(
-            f"record {show(name)} has a zip64 field of {len(field)} bytes, expected {8 * missing}", offset=offset
-        )
-    wide = iter(Struct(f"<{missing}Q").unpack(field))
-    return [next(wide) if number == _U32 else number for number in numbers]
+    return fields
 
 
 # --- names and forms --------------------------------------------------------------------------------------------------
@@ -259,16 +260,20 @@ def _find_prefix(names: Sequence[str]) -> str:
     if tops:
         raise Refused(f"has a data.pkl in {len(tops)} folders, {show(tops[0])} and {show(tops[1])}, expected one")
     _recognise(names, _STRANGERS)
-    first = f", the first is {show(names[0])}" if names else ""
-    raise Refused(f"is a zip of {len(names)} records but no FOLDER/data.pkl, so not a torch.save file{first}")
+    some = ", ".join(show(name, 60) for name in names[:3]) + (", ..." if names[3:] else "")
+    raise Refused(f"is a zip without FOLDER/data.pkl, so not a torch.save file: it has {some or 'no records'}")
 
 
 def _recognise(names: Sequence[str], kinds: Sequence[tuple[str, str]]) -> None:
     pattern = re.compile("|".join(f"({form})" for form, _ in kinds), re.DOTALL)
+    found: dict[int, str] = {}
     for name in names:
         match = pattern.fullmatch(name)
         if match and match.lastindex:
-            raise Refused(f"is {kinds[match.lastindex - 1][1]} (it has {show(name)})")
+            found.setdefault(match.lastindex - 1, name)
+    if found:
+        kind, name = min(found.items())
+        raise Refused(f"is {kinds[kind][1]} (it has {show(name)})")
 
 
 def _check_names(entries: Sequence[_Entry], prefix: str) -> None:
@@ -276,13 +281,13 @@ def _check_names(entries: Sequence[_Entry], prefix: str) -> None:
     for entry in entries:
         name = entry.name
         if not _CLEAN_NAME.fullmatch(name):
-            what = f"the record name {show(repr(name))}"
-            raise Refused(f"{what} is a folder's or no plain relative path", offset=entry.header)
+            raise Refused(f"the record name {show(repr(name))} is not the plain path of a file", offset=entry.header)
         if not name.startswith(prefix):
             raise _bad(Refused, entry, f"lies outside {show(prefix)}, the folder of data.pkl")
         twin = seen.setdefault(name.casefold(), name)
         if twin is not name:
-            raise _bad(Refused, entry, f"is there twice, as {show(twin)} too")
+            what = "is there twice" if twin == name else f"differs from {show(twin)} in case only"
+            raise _bad(Refused, entry, what)
         if name.lower().endswith((".pkl", ".pickle")) and name != f"{prefix}data.pkl":
             raise _bad(Refused, entry, "is a second pickle, torch.save writes data.pkl alone")
 
@@ -334,49 +339,54 @@ def _place(source: Source, entries: Sequence[_Entry], stop: int) -> list[int]:
             raise _bad(Malformed, entry, f"overlaps the record before it, which ends at {position}")
         if entry.header > position:
             raise _bad(Refused, entry, f"comes after {entry.header - position} bytes that belong to no record")
-        starts.append(_read_local(window, entry, stop))
-        position = starts[-1] + entry.length
+        start, wide = _read_local(window, entry, stop)
+        starts.append(start)
+        position = start + entry.length
         if position > stop:
-            raise _bad(Malformed, entry, f"ends at {position}, behind the begin of the zip directory at {stop}")
+            raise _bad(Malformed, entry, f"ends at {position}, past the start of the zip directory at {stop}")
         if entry.flags & _STREAMED:
-            position += _read_descriptor(window, entry, position, stop)
+            position += _read_descriptor(window, entry, position, stop, wide=wide)
     if position != stop:
         raise Refused(f"has {stop - position} bytes before its zip directory that belong to no record", offset=position)
     return starts
 
 
-def _read_local(window: _Window, entry: _Entry, stop: int) -> int:
-    """Compare a record's local header with its directory entry; return where its data begins."""
+def _read_local(window: _Window, entry: _Entry, stop: int) -> tuple[int, bool]:
+    """Compare a local header with its directory entry; return where the data begins and whether there is a zip64 field."""
     length = _LOCAL + len(entry.raw)
     if entry.header + length > stop:
-        raise _bad(Malformed, entry, f"has its local header behind the begin of the zip directory at {stop}")
+        raise _bad(Malformed, entry, f"has its local header past the start of the zip directory at {stop}")
     data = window.read(entry.header, length)
     _, flags, method, _, _, crc, stored, unpacked, named, extra = _parse("local header", data, 0, entry.header)
     if named != len(entry.raw) or data[_LOCAL:] != entry.raw:
-        other = data[_LOCAL:][:named].decode("utf-8", "backslashreplace")
-        raise _bad(Malformed, entry, f"has another name in its local header, {show(other)} ({named} bytes)")
+        other = window.read(entry.header + _LOCAL, min(named, stop - entry.header - _LOCAL))
+        raise _bad(Malformed, entry, f"has another name in its local header, {show(repr(other))}")
     if (flags, method) != (entry.flags, entry.method):
         what = f"has flags {flags:#06x} and method {method} in its local header"
         raise _bad(Malformed, entry, f"{what}, {entry.flags:#06x} and 0 in the directory")
     start = entry.header + length + extra
     if start > stop:
-        raise _bad(Malformed, entry, f"begins at {start}, behind the begin of the zip directory at {stop}")
+        raise _bad(Malformed, entry, f"begins at {start}, past the start of the zip directory at {stop}")
+    fields = _extra_fields(window.read(start - extra, extra), entry.name, entry.header) if extra else {}
     if _U32 in (stored, unpacked):
-        field = window.read(start - extra, extra)
-        unpacked, stored = _zip64_numbers(field, (unpacked, stored), entry.name, entry.header)
+        unpacked, stored = _zip64_numbers(fields.get(_ZIP64_FIELD), (unpacked, stored), entry.name, entry.header)
     numbers = (("CRC-32", crc, entry.crc), ("size", stored, entry.length), ("size", unpacked, entry.length))
     for what, found, true in numbers:
         if found != true and (found or not flags & _STREAMED):
             raise _bad(Malformed, entry, f"has {what} {found} in its local header, {true} in the directory")
-    return start
+    return start, _ZIP64_FIELD in fields
 
 
-def _read_descriptor(window: _Window, entry: _Entry, offset: int, stop: int) -> int:
-    """Compare the descriptor behind a record's data with the directory; return its length, which four forms have."""
-    wide = pack("<I2Q", entry.crc, entry.length, entry.length)
-    narrow = pack("<3I", entry.crc, entry.length, entry.length) if entry.length < _U32 else wide
-    data = window.read(offset, min(len(_DESCRIPTOR) + len(wide), stop - offset))
-    for form in (_DESCRIPTOR + wide, _DESCRIPTOR + narrow, wide, narrow):
+def _read_descriptor(window: _Window, entry: _Entry, offset: int, stop: int, *, wide: bool) -> int:
+    """Compare the descriptor behind a record's data with the directory; return its length.
+
+    Its sizes have 8 bytes if the local header has a zip64 field (APPNOTE 4.3.9.2, and so do miniz and zipfile).
+    """
+    if entry.length > _U32 and not wide:
+        raise _bad(Malformed, entry, f"has {entry.length} bytes and no zip64 field in its local header")
+    plain = pack("<I2Q" if wide else "<3I", entry.crc, entry.length, entry.length)
+    data = window.read(offset, min(len(_DESCRIPTOR) + len(plain), stop - offset))
+    for form in (_DESCRIPTOR + plain, plain):
         if data.startswith(form):
             return len(form)
     raise Malformed(f"record {show(entry.name)} has a data descriptor that disagrees with the directory", offset=offset)
@@ -420,7 +430,7 @@ def _notes(records: Sequence[Record], storages: int, checked: bool) -> Iterator[
     if not checked:
         yield "CRC-32 switched off in the source"
     elif blank := sum(record.crc32 == 0 and record.range.length > 0 for record in records):
-        yield f"{blank} records have a CRC-32 of 0 beside others that have one: saved without their data (skip_data)?"
+        yield f"CRC-32 is 0 for {blank} of {len(records)} records: saved without their data (skip_data)?"
     if len(names) > storages + len(names & _KNOWN):
         others = sorted(name for name in names - _KNOWN if not _KEY.fullmatch(name))
         yield f"records that torch.save does not write: {len(others)}, the first is {show(others[0])}"

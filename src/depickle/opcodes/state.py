@@ -1,0 +1,98 @@
+"""The state of one run of the machine, which all handlers share: one stack, one list of marks, one memo.
+
+A mark is an object on the stack whose index is noted: whoever pops it by accident is found out when the mark is looked for, or at STOP.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from ..errors import Malformed, Refused
+from ..inert import Call, Extension, Global, Inert, PersistentId
+from ..limits import Limits
+
+Handler: TypeAlias = Callable[[int], int]
+Table: TypeAlias = dict[int, Handler]
+Unpack: TypeAlias = Callable[[bytes, int], tuple[int, ...]]
+
+
+class Mark:
+    __slots__ = ()
+
+
+class Stop(Exception):
+    """STOP was reached; carries the position after it."""
+
+
+MARK: Final = Mark()
+UNSET: Final = object()  # a memo slot that was skipped
+ATOMS: Final = frozenset({str, int, bool, float, type(None), bytes, Global, Call, PersistentId, Extension})
+
+u16: Final = struct.Struct("<H").unpack_from
+i32: Final = struct.Struct("<i").unpack_from
+u32: Final = struct.Struct("<I").unpack_from
+u64: Final = struct.Struct("<Q").unpack_from
+f64: Final = struct.Struct(">d").unpack_from
+
+
+class State:
+    """The state that all handlers share."""
+
+    __slots__ = ("data", "frame_end", "globals", "limits", "marks", "memo", "pids", "stack")
+
+    def __init__(self, data: bytes, limits: Limits) -> None:
+        self.data = data
+        self.limits = limits
+        self.stack: list[Inert] = []
+        self.marks: list[int] = []
+        self.memo: list[Inert] = []
+        self.globals: list[Global] = []
+        self.pids: list[PersistentId] = []
+        self.frame_end = 0
+
+    def piece(self, start: int, length: int, limit: int) -> bytes:
+        """Take `length` bytes of the pickle at `start`."""
+        if length < 0 or start + length > len(self.data):
+            raise Malformed(f"an argument of {length} bytes does not fit into the pickle")
+        if length > limit:
+            raise Refused(f"an argument of {length} bytes is over the limit of {limit}")
+        return self.data[start : start + length]
+
+    def line(self, start: int) -> tuple[str, int]:
+        """Take a text argument that ends with a newline."""
+        end = self.data.find(b"\n", start, start + 65_536)
+        if end < 0:
+            raise Malformed("a text argument has no end")
+        return self.data[start:end].decode("utf-8"), end + 1
+
+    def pop_to_mark(self) -> list[Inert]:
+        """Take everything above the last mark, and the mark."""
+        if not self.marks:
+            raise Malformed("there is no MARK")
+        stack = self.stack
+        at = self.marks.pop()
+        if at >= len(stack) or stack[at] is not MARK:
+            raise Malformed("an opcode reached below its MARK")
+        items = stack[at + 1 :]
+        del stack[at:]
+        return items
+
+
+def check_key(key: Inert) -> None:
+    """Raise Malformed unless `key` can be a dictionary key or a set member here: an atom, or a flat tuple of atoms."""
+    if type(key) in ATOMS or (type(key) is tuple and all(type(item) in ATOMS for item in key)):
+        return
+    raise Malformed(f"a {type(key).__name__} cannot be a key")
+
+
+def integer(text: str, limits: Limits) -> int:
+    if len(text) > limits.integer_bytes:
+        raise Refused(f"an integer of {len(text)} digits is over the limit of {limits.integer_bytes}")
+    return int(text)
+
+
+def u8(data: bytes, pos: int) -> tuple[int]:
+    """One byte, in the shape of the other readers."""
+    return (data[pos],)
