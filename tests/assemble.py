@@ -397,6 +397,7 @@ def int8_v1(
     aqt: Mapping[str, Any] | None = None,
     laqt: Mapping[str, Any] | None = None,
     outer: Mapping[str, Any] | None = None,
+    aqt_outer: Mapping[str, Any] | None = None,
     impl_outer: Mapping[str, Any] | None = None,
 ) -> Code:
     """torchao's first int8 weight, over storages `KEY.d` and `KEY.s`; each mapping changes fields of one of its levels."""
@@ -415,7 +416,7 @@ def int8_v1(
         "zero_point_domain": call("torchao.quantization.quant_primitives", "ZeroPointDomain", 3),
     } | dict(aqt or {})
     laqt_state = {
-        "original_weight_tensor": wrapper(AQT, "bfloat16", shape, aqt_state),
+        "original_weight_tensor": wrapper(AQT, "bfloat16", **({"shape": shape} | dict(aqt_outer or {})), state=aqt_state),
         "input_quant_func": GLOBAL(*INT8_ACTIVATION),
         "quant_kwargs": {},
     } | dict(laqt or {})

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import assemble
+import depickle
 from watcher import tree
 
 REFUSED, MALFORMED, EITHER, HARMLESS, HONEST = "Refused", "Malformed", "Refused or Malformed", "harmless", "honest"
@@ -37,6 +38,8 @@ SECONDS, MEBIBYTES = 1.0, 100.0  # what any hostile file may cost: CPU time, and
 CONVERT: tuple[tuple[str, ...], ...] = (("convert", "{src}", "--out-dir", "{out}"),)
 INSPECT: tuple[tuple[str, ...], ...] = (("inspect", "{src}"),)
 TOKEN = "hf_CanaryTokenOfTheAttackTests"  # noqa: S105 - in the environment of the child; nothing may show it
+
+PACKAGE = str(Path(depickle.__file__).parents[1])  # the child tests the same package, installed or not
 
 Content = bytes | Callable[[], bytes]
 
@@ -176,7 +179,7 @@ def watch(jobs: list[dict[str, Any]], control: Path) -> dict[str, list[dict[str,
         input=json.dumps(jobs),
         capture_output=True,
         text=True,
-        env=os.environ | {"HF_TOKEN": TOKEN, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"},
+        env=os.environ | {"HF_TOKEN": TOKEN, "PYTHONPATH": PACKAGE, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"},
         check=False,
     )
     if made.returncode != 0:
@@ -228,7 +231,7 @@ def _left_alone(item: Case, before: Mapping[str, str], after: Mapping[str, str],
 
 
 def _explained(item: Case, text: str) -> Iterator[str]:
-    if not re.search(item.message, text, re.IGNORECASE):
+    if item.verdict not in {HARMLESS, HONEST} and not re.search(item.message, text, re.IGNORECASE):
         yield f"says {text!r}, expected something on {item.message!r}"
 
 
@@ -240,7 +243,7 @@ def _command(item: Case, done: Run, sandbox: Path) -> Iterator[str]:
     else:
         if len(done.stderr.strip().splitlines()) != 1:
             yield f"{len(done.stderr.strip().splitlines())} lines on standard error: {done.stderr!r}"
-        yield from _explained(item, done.stderr.replace(str(sandbox), ""))
+        yield from _explained(item, done.stderr.removeprefix("depickle: ").replace(str(sandbox), ""))
 
 
 def _api(item: Case, done: Run) -> Iterator[str]:

@@ -93,7 +93,7 @@ def streams_that_lie():
     yield "keys-twice", legacy_file(PICKLE, keys=["0", "0"]), "key|storage|twice"
     yield "keys-not-text", legacy_file(PICKLE, keys=[0]), "key|text"
     yield "keys-nested", legacy_file(PICKLE, keys=[["0"]]), "key|text"
-    yield "keys-none", legacy_file(PICKLE, keys=None), ""
+    yield "keys-none", legacy_file(PICKLE, keys=NONE), "key|list"
     yield "keys-dict", legacy_file(PICKLE, keys={"0": 1}), "key|list"
     for label, count in (("more", 5), ("less", 3), ("negative", -1), ("minimum", -(2**63)), ("huge", 2**62)):
         yield f"count-{label}", legacy_file(PICKLE, [("0", count, FOUR)]), "count|element|storage"

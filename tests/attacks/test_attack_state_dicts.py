@@ -45,10 +45,10 @@ def values_that_others_model():
     yield "numpy-array", torch_file(state_dict({"w": call("numpy._core.multiarray", "_reconstruct", GLOBAL("numpy", "ndarray"), (0,), b"b")})), "numpy"
     yield "defaultdict", torch_file(program(call("collections", "defaultdict", GLOBAL("os", "system")))), r"defaultdict|os[. ]system"
     yield "counter", torch_file(program(call("collections", "Counter", ["a"]))), "Counter"
-    yield "getattr", torch_file(state_dict({"w": call("builtins", "getattr", GLOBAL("torch", "Tensor"), "__class__")})), "getattr"
+    yield "getattr", torch_file(state_dict({"w": call("builtins", "getattr", GLOBAL("torch", "Tensor"), "__class__")})), "getattr|no tensors"
     yield "getattr-of-evil", torch_file(state_dict({"w": call("builtins", "getattr", GLOBAL("os", "path"), "os")})), "getattr|os[. ]path"
     kernel = ("torchao.quantization.quantize_.common.kernel_preference", "KernelPreference")
-    yield "getattr-of-an-enum", torch_file(state_dict({"w": call("builtins", "getattr", GLOBAL(*kernel), "__class__")})), "getattr|KernelPreference"
+    yield "getattr-of-an-enum", torch_file(state_dict({"w": call("builtins", "getattr", GLOBAL(*kernel), "__class__")})), "getattr|KernelPreference|no tensors"
     yield "enum-as-weight", torch_file(state_dict({"w": call(*kernel, "auto")})), "KernelPreference|tensor"
     yield "enum-member-unknown", torch_file(checkpoint(V1, {"scheme": "x"}, {"a.w": call(*kernel, "__class__")})), "KernelPreference|tensor"
     yield "ordered-dict-of-pairs", torch_file(program(call("collections", "OrderedDict", [["a", SYSTEM]]))), r"os[. ]system"
@@ -56,7 +56,7 @@ def values_that_others_model():
     yield "ordered-dict-by-newobj", torch_file(program(asm(GLOBAL("collections", "OrderedDict"), value((SYSTEM,)), NEWOBJ))), r"os[. ]system"
     yield "set-state", torch_file(state_dict({"w": new("torch.nn.modules.linear", "Linear", state={"weight": tensor()})})), "Linear|module"
     yield "bytes-io", torch_file(state_dict({"w": call("_io", "BytesIO", bytes(program(SYSTEM)))})), "BytesIO"
-    yield "random-generator", torch_file(state_dict({"w": call("torch", "Generator")})), "Generator"
+    yield "random-generator", torch_file(state_dict({"w": call("torch", "Generator")})), "Generator|no tensors"
 
 
 @attack(22, "", EITHER)
@@ -128,8 +128,8 @@ def names_that_are_no_unicode():
     yield "overlong", named(string(b"a.\xc0\xae"))
     escaped = asm(b"Va.\\ud800\n")
     yield "surrogate-by-escape", torch_file(state_dict({escaped: tensor()}))
-    yield "metadata-value", tagged({"a.w": tensor()}, {"x": asm(b"V\\udc00\n")})
-    yield "metadata-key", tagged({"a.w": tensor()}, {asm(b"V\\udc00\n"): 1})
+    yield case("metadata-value", tagged({"a.w": tensor()}, {"x": asm(b"V\\udc00\n")}), verdict=HARMLESS)
+    yield case("metadata-key", tagged({"a.w": tensor()}, {asm(b"V\\udc00\n"): 1}), verdict=HARMLESS)
     yield "string-opcode", torch_file(state_dict({asm(b"S'\\ud800'\n"): 3})), ""
 
 

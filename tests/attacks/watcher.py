@@ -76,7 +76,7 @@ def _innocent(event: str, args: tuple[object, ...]) -> bool:
 
 
 def _ours(filename: str) -> bool:
-    return os.sep + "depickle" + os.sep in filename or filename.startswith("<frozen")
+    return os.sep + "depickle" + os.sep in filename or filename.startswith(("<frozen", PREFIX + os.sep + "encodings"))
 
 
 def load() -> types.CodeType | None:
@@ -125,7 +125,8 @@ def fork(sandbox: str, argv: list[str], main: types.CodeType | None) -> dict[str
         finally:
             os._exit(70)
     status, usage = _wait(pid)
-    done = json.loads(Path(report).read_text()) if os.path.exists(report) else {}
+    text = Path(report).read_text() if os.path.exists(report) else ""
+    done = json.loads(text) if text else {}
     run = {"status": None, "error": "", "message": "", "events": [], "stdout": "", "stderr": "", **done}
     if not done:
         run["message"] = run["error"] = f"the process ended by itself: {status}"
