@@ -82,7 +82,7 @@ class Checkpoint:
     """What a file holds, as values.
 
     `weights` are in the source's order. `ties` maps an alias to the name whose bytes it shares; a source that left an alias out has it in
-    `dropped`. `sealed`: a safetensors file with our header digest. `facts` are those of `int8_v1` if they are true of every int8 weight. `classes` are the names under which the file knew the
+    `dropped`. `sealed`: a safetensors file with our header digest, `damage`: what is wrong with that header. `facts` are those of `int8_v1` if they are true of every int8 weight. `classes` are the names under which the file knew the
     weights' classes. `normalised` lists what JSON spells differently, `warnings` what a reader of the result should know.
     """
 
@@ -99,6 +99,7 @@ class Checkpoint:
     globals: tuple[Global, ...] = ()
     provenance: Json = None
     sealed: bool = False
+    damage: tuple[str, ...] = ()
     normalised: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -192,11 +193,11 @@ def _check_globals(program: Program, *, only_foreign: bool) -> None:
 class _Root:
     tag: str | None
     metadata: Mapping[Inert, Inert]
-    state_dict: Mapping[Inert, Inert]
+    state_dict: dict[Inert, Inert]
     notes: tuple[str, ...]
 
 
-def _as_dict(value: Inert, notes: list[str] | None = None) -> Mapping[Inert, Inert] | None:
+def _as_dict(value: Inert, notes: list[str] | None = None) -> dict[Inert, Inert] | None:
     """A dict, or an OrderedDict as state_dict() makes them; None for anything else."""
     if type(value) is dict:
         return value
@@ -260,7 +261,7 @@ def _tagged(top: Mapping[Inert, Inert], tag: Inert) -> _Root:
     return _Root(tag, metadata, state_dict, tuple(notes))
 
 
-def _untagged(top: Mapping[Inert, Inert], value: Inert, notes: list[str]) -> tuple[str | None, Mapping[Inert, Inert]]:
+def _untagged(top: dict[Inert, Inert], value: Inert, notes: list[str]) -> tuple[str | None, dict[Inert, Inert]]:
     if any(is_tensor(item) for item in top.values()):
         _as_dict(value, notes)
         return None, top
@@ -282,7 +283,8 @@ def _read_weights(
     root: _Root, storages: Storages, notes: list[str], classes: dict[str, str], read: Bytes, keep: bool
 ) -> dict[str, Weight]:
     weights: dict[str, Weight] = {}
-    for name, value in root.state_dict.items():
+    for name in list(root.state_dict):
+        value = root.state_dict.pop(name)  # its inert form is several times the weight's size: let it go at once
         if type(name) is not str:
             raise Refused(f"the state dict has a key of type {type(name).__name__}, expected text")
         own: list[str] = []
@@ -318,16 +320,21 @@ def find_ties(weights: Mapping[str, Weight]) -> dict[str, str]:
 
     If a head (`lm_head.weight`) comes first it is the source like any other. Empty tensors never tie.
     """
-    first: dict[tuple[object, ...], str] = {}
+    by_place: dict[tuple[int, int], list[str]] = {}
     ties: dict[str, str] = {}
     for name, weight in weights.items():
         leaves = weight.leaves()
-        if not any(leaf.nbytes for leaf in leaves.values()):
+        found = next((leaf for leaf in leaves.values() if leaf.nbytes), None)
+        if found is None:
             continue
-        key = (weight.kind, str(weight.attributes), tuple(leaves.items()))
-        source = first.setdefault(key, name)
-        if source != name:
-            ties[name] = source
+        rivals = by_place.setdefault((found.view.storage.offset, found.view.offset), [])
+        for rival in rivals:
+            other = weights[rival]
+            if (weight.kind, weight.attributes, leaves) == (other.kind, other.attributes, other.leaves()):
+                ties[name] = rival
+                break
+        else:
+            rivals.append(name)
     return ties
 
 

@@ -18,6 +18,7 @@ from threading import Event
 from typing import Final
 
 from ._version import __version__
+from .collector import paused
 from .checkpoint import Checkpoint
 from .digest import digest_source
 from .errors import Malformed, Mismatch, Refused
@@ -110,7 +111,8 @@ def plan(
         earlier=checkpoint.provenance,
     )
     dst = destination(checkpoint.source.path, out_dir, options.repo)
-    layout = safetensors.plan(checkpoint, os.path.basename(dst), provenance, drop_ties=options.drop_tied_copies)
+    with paused():
+        layout = safetensors.plan(checkpoint, os.path.basename(dst), provenance, drop_ties=options.drop_tied_copies)
     return dst, layout
 
 

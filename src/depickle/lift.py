@@ -286,8 +286,10 @@ def _differs(what: str, found: object, expected: object) -> NoReturn:
 
 
 def _need(what: str, found: object, *expected: object) -> None:
-    if not any(found == one and type(found) is type(one) for one in expected):
-        _differs(what, found, " or ".join(map(str, expected)))
+    for one in expected:
+        if found == one and type(found) is type(one):
+            return
+    _differs(what, found, " or ".join(map(str, expected)))
 
 
 def _affine(weight: Weight, read: Bytes) -> Weight:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from .archive import sniff
+from .collector import paused
 from .checkpoint import Checkpoint, read_checkpoint
 from .errors import Refused, located
 from .outputs import safetensors
@@ -22,7 +23,7 @@ def open_checkpoint(
         raise Refused("is a folder; give the files in it", file=os.fspath(path))
     source = FileSource(path)
     try:
-        with located(file=source.name):
+        with located(file=source.name), paused():
             if sniff(source) == "safetensors":
                 return safetensors.index(source, keep_unsupported=keep_unsupported)
             return read_checkpoint(source, key=key, keep_unsupported=keep_unsupported)
@@ -35,7 +36,7 @@ def open_output(path: str | os.PathLike[str]) -> Checkpoint:
     """Index a safetensors file, by whatever writer. Raises Malformed if it is none."""
     source = FileSource(path)
     try:
-        with located(file=source.name):
+        with located(file=source.name), paused():
             return safetensors.index(source, keep_unsupported=True)
     except BaseException:
         source.close()

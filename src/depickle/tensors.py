@@ -67,13 +67,16 @@ class TensorView:
     neg: bool = False
 
     def __post_init__(self) -> None:
-        numel, last = 1, self.offset
+        numel, last, largest = 1, self.offset, 0
+        sound = len(self.shape) == len(self.stride) and self.offset >= 0
         for size, step in zip(self.shape, self.stride):
+            sound = sound and size >= 0 and step >= 0
+            largest = max(largest, size)
             numel *= size
             last += (size - 1) * step
-        if len(self.shape) != len(self.stride) or self.offset < 0 or min(self.shape + self.stride, default=0) < 0:
+        if not sound:
             raise Malformed(f"shape {self.shape}, stride {self.stride} and offset {self.offset} make no view")
-        if max(numel, *self.shape, 0) > _MAX_NUMEL:
+        if max(numel, largest) > _MAX_NUMEL:
             raise Malformed(f"shape {self.shape} has more elements than torch can count")
         if numel and (last + 1) * self.dtype.itemsize > self.storage.length:
             raise Malformed(

@@ -16,9 +16,7 @@ from .checkpoint import Checkpoint
 from .compare import Comparer, Pair, batches, compare_described, pairs
 from .digest import Progress, digest_source
 from .errors import Mismatch
-from .header import read_header
 from .opening import open_checkpoint, open_output
-from .outputs import safetensors
 from .parallel import run_all
 from .ranges import FileSource
 from .report import Verification
@@ -26,7 +24,7 @@ from .report import Verification
 
 def described_findings(source: Checkpoint, output: Checkpoint) -> list[str]:
     """What differs before any tensor byte is read."""
-    return safetensors.seal_findings(read_header(output.source)) + compare_described(source, output)
+    return [*output.damage, *compare_described(source, output)]
 
 
 def compare_jobs(source: Checkpoint, output: Checkpoint, progress: Progress) -> list[Callable[[Event], list[str]]]:

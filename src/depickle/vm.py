@@ -11,14 +11,12 @@ their opcode; what is over a limit is Refused.
 
 from __future__ import annotations
 
-import gc
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Final
 
+from .collector import paused
 from .errors import Error, Malformed, Refused
 from .inert import Global, Inert, PersistentId
 from .limits import LIMITS, Limits
@@ -51,7 +49,7 @@ def run(data: bytes, start: int = 0, limits: Limits = LIMITS) -> Program:
             table[code] = handler
     pos = start
     try:
-        with _collector_paused():
+        with paused():
             for _ in repeat(None, limits.opcodes // _STEPS + 1):
                 for _ in repeat(None, _STEPS):
                     pos = table[data[pos]](pos + 1)
@@ -75,18 +73,6 @@ def _finish(machine: State, end: int) -> Program:
     if machine.frame_end > end:
         raise Malformed(f"STOP lies inside a frame that ends at {machine.frame_end}", offset=end - 1)
     return Program(machine.stack[0], end, tuple(machine.globals), tuple(machine.pids))
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Millions of new containers, none of them garbage: the cyclic collector would only walk them again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _check_limits(machine: State) -> None:

@@ -62,7 +62,7 @@ class Weight:
         """All tensors in the tree, by dotted path of part names."""
         found: dict[str, Part] = {}
         for name, part in self.parts.items():
-            if isinstance(part, Part):
+            if type(part) is Part:
                 found[name] = part
             else:
                 found.update({f"{name}.{inner}": leaf for inner, leaf in part.leaves().items()})

@@ -166,6 +166,8 @@ def lost_names(checkpoint: Checkpoint) -> list[str]:
 
 def steps_of(view: TensorView) -> tuple[Step, ...]:
     """What a view needs before its elements are those that torch would show: byte order, then the lazy bits."""
+    if not (view.swapped or view.conj or view.neg):
+        return ()
     steps = []
     if view.swapped:
         steps.append(Step("byte-swap", view.dtype.component))
@@ -325,6 +327,7 @@ def index(source: FileSource, *, keep_unsupported: bool = False) -> Checkpoint:
             classes={name: str(weight.kind) for name, weight in weights.items() if weight.kind is not None},
             provenance=_object(meta, TAGGED_SOURCE if tag is not None else PLAIN_SOURCE) or None,
             sealed=SEAL in meta,
+            damage=tuple(seal_findings(header)),
         )
         check_tag(checkpoint)
         return checkpoint
@@ -337,6 +340,8 @@ class _Stored:
         self.header = header
         self.taken: set[str] = set()
         self._keep = keep
+        self._entries: dict[str, dict[str, Json]] = {}  # by their text: most weights of a model share a few
+        self._attributes: dict[str, dict[str, Json]] = {}
         self._read = lambda view: blocks(view.strided, source)
 
     def take(self, name: str, key: str) -> Part:
@@ -353,7 +358,10 @@ class _Stored:
         return lift(Weight(None, {PLAIN: part}, {}, part.dtype, part.shape), self._read, keep=self._keep)
 
     def weight(self, name: str) -> Weight:
-        entry = _object(self.header.metadata, name, required=True)
+        text = self.header.metadata.get(name, "")
+        if text not in self._entries:
+            self._entries[text] = _object(self.header.metadata, name, required=True)
+        entry = self._entries[text]
         kind = entry.get("_type")
         old = next((key for key in (f"{name}:_data", f"{name}:qdata") if key in self.header.tensors), None)
         if kind == "Tensor":
@@ -371,7 +379,9 @@ class _Stored:
             parts = {part: self.take(name, key) for part, key in keys.items()}
             if not parts:
                 raise Malformed("has no parts")
-            attributes = {key: from_json(value) for key, value in given.items()}
+            if text not in self._attributes:
+                self._attributes[text] = {key: from_json(value) for key, value in given.items()}
+            attributes = self._attributes[text]
             first = parts.get("qdata") or next(iter(parts.values()))
             return lift(Weight(kind, parts, attributes, first.dtype, first.shape), self._read, keep=self._keep)
 
