@@ -1,6 +1,7 @@
 """Turn pickled, pre-quantised PyTorch checkpoints into safetensors without executing anything that they name.
 
-The verbs and the values that they return. Everything is loaded on first use (PEP 562), so that `import depickle` costs next to nothing.
+The verbs and the values that they return. Everything is loaded on first use (PEP 562), so that `import depickle`
+costs next to nothing.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint
-    from .conversion import UsageError, convert
+    from .conversion import convert
     from .errors import Error, Malformed, Mismatch, Refused
     from .opening import open_checkpoint
+    from .options import UsageError
     from .report import Record, Verification
     from .verification import verify
 
@@ -40,7 +42,7 @@ _HOME = {
     "Mismatch": "errors",
     "Record": "report",
     "Refused": "errors",
-    "UsageError": "conversion",
+    "UsageError": "options",
     "Verification": "report",
     "convert": "conversion",
     "open_checkpoint": "opening",

@@ -1,9 +1,10 @@
 """The fields of a weight class that are no tensors, in one canonical JSON form.
 
-A pickle spells them as inert calls, a file's header as torchao's JSON (`{"_type": ..., "_data": ...}`). Both are read to the same form, so
-that a weight from either can be compared: enum members by today's name, records with all their fields in declared order, missing
-fields filled with what they mean, inert ones (a default that older releases do not know) left out. Source: torchao 0.18
-`safetensors_utils.py` for the JSON, the tables in `schemas.py` for the rest.
+A pickle spells them as inert calls, a file's header as torchao's JSON (`{"_type": ..., "_data": ...}`). Both are
+read to the same form, so that a weight from either can be compared: enum members by today's name, records with all
+their fields in declared order, missing fields filled with what they mean, inert ones (a default that older releases
+do not know) left out. Source: torchao 0.18 `safetensors_utils.py` for the JSON, the tables in `schemas.py` for the
+rest.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def typed(name: str, data: Json) -> dict[str, Json]:
 
 
 def dtype_json(name: str) -> dict[str, Json]:
+    """The JSON of a torch dtype."""
     return typed("torch.dtype", name)
 
 
@@ -46,7 +48,7 @@ def data_of(value: Json, name: str) -> Json:
     return value.get("_data") if isinstance(value, dict) and value.get("_type") == name else None
 
 
-# --- from a pickle -------------------------------------------------------------------------------------------------------------
+# --- from a pickle --------------------------------------------------------------------------------------------------
 
 
 def from_inert(value: Inert, depth: int = 0) -> Json:
@@ -54,7 +56,7 @@ def from_inert(value: Inert, depth: int = 0) -> Json:
     if depth > _DEPTH:
         raise Refused(f"an attribute nests more than {_DEPTH} values")
     if value is None or type(value) in (bool, int, str):
-        return value  # type: ignore[no-any-return]
+        return value
     if type(value) is float:
         return _finite(value)
     if type(value) in (list, tuple):
@@ -108,7 +110,9 @@ def _member(row: Enum, wanted: Inert) -> Json:
     for name, member in row.members:
         if member == wanted and type(member) is type(wanted):
             return _named_member(row, name)
-    raise Refused(f"{row.name} has no member {describe(wanted) if not isinstance(wanted, (str, int)) else repr(wanted)}")
+    raise Refused(
+        f"{row.name} has no member {describe(wanted) if not isinstance(wanted, (str, int)) else repr(wanted)}"
+    )
 
 
 def _named_member(row: Enum, name: Json) -> Json:
@@ -126,7 +130,7 @@ def _from_record(row: Record, value: Call, depth: int) -> Json:
     return record_json(row, {_text(key): from_inert(item, depth + 1) for key, item in given.items()})
 
 
-# --- from a header -------------------------------------------------------------------------------------------------------------
+# --- from a header --------------------------------------------------------------------------------------------------
 
 
 def from_json(value: Json, depth: int = 0) -> Json:
@@ -149,7 +153,7 @@ def from_json(value: Json, depth: int = 0) -> Json:
     raise Refused(f"{name!r} is no class of attribute that depickle knows")
 
 
-# --- both ----------------------------------------------------------------------------------------------------------------------
+# --- both -----------------------------------------------------------------------------------------------------------
 
 
 def record_json(row: Record, given: Mapping[str, Json]) -> Json:
@@ -160,7 +164,8 @@ def record_json(row: Record, given: Mapping[str, Json]) -> Json:
 
 
 def fields_json(owner: str, fields: tuple[Attribute, ...], given: Mapping[str, Json]) -> dict[str, Json]:
-    """The canonical form of a set of fields. Raises Refused for a field too many, a field too few, or a value of the wrong kind."""
+    """The canonical form of a set of fields. Raises Refused for a field too many, a field too few, or a value of the
+    wrong kind."""
     rest = dict(given)
     made: dict[str, Json] = {}
     for field in fields:
@@ -181,7 +186,8 @@ def fields_json(owner: str, fields: tuple[Attribute, ...], given: Mapping[str, J
 
 
 def _mx_kwargs(given: Mapping[str, Json]) -> Mapping[str, Json]:
-    """0.13 and 0.14 spelled the kernel as `gemm_kernel_choice`, and had `pack_fp6`, which chose a storage of fp6 that 0.15 dropped."""
+    """0.13 and 0.14 spelled the kernel as `gemm_kernel_choice`, and had `pack_fp6`, which chose a storage of fp6 that
+    0.15 dropped."""
     lifted = {key: value for key, value in given.items() if key not in ("gemm_kernel_choice", "pack_fp6")}
     if "gemm_kernel_choice" in given:
         lifted["kernel_preference"] = kernel_of(given["gemm_kernel_choice"])
@@ -206,5 +212,5 @@ KINDS: Final[dict[str, Callable[[Json], bool]]] = {
     "bool": lambda value: type(value) is bool,
     "number": lambda value: type(value) in (int, float),
     "dtype": lambda value: data_of(value, "torch.dtype") in (*BY_NAME, *NAME_ONLY),
-    "value": lambda value: True,
+    "value": lambda _: True,
 }

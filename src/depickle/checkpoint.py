@@ -1,14 +1,14 @@
-"""A file becomes a checkpoint: its tag, its metadata as JSON, its weights in today's classes, and what has to be said about it.
+"""A file becomes a checkpoint: its tag, its metadata as JSON, its weights in today's classes, and what has to be said
+about it.
 
-The one place where archive, machine, tensors and weights meet. What a file names is judged here, on inert values: every global that is not in
-the tables is refused with its offset, wherever it stands and whatever was done with it. `SPEC` of the tags: FORMATS in docs/format.md.
-Reading a checkpoint reads its pickle and, for some v1 weights, small zero points; no other tensor byte.
+The one place where archive, machine, tensors and weights meet. What a file names is judged here, on inert values:
+every global that is not in the tables is refused with its offset, wherever it stands and whatever was done with it.
+`SPEC` of the tags: FORMATS in docs/format.md. Reading a checkpoint reads its pickle and, for some v1 weights, small
+zero points; no other tensor byte.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,33 +16,23 @@ from typing import Final
 from .archive import Archive, Record, open_archive
 from .dtypes import NAME_ONLY
 from .errors import Error, Malformed, Refused, located, show
-from .inert import Call, Global, Inert, PersistentId
+from .inert import Global
 from .lift import Bytes, lift
+from .metadata import Normaliser
 from .ranges import FileSource
 from .schemas import BY_CLASS, DTYPE_GLOBALS, ENUM_BY_CLASS, FUNCTIONS, RECORD_BY_CLASS, Json
+from .statedict import TAGS, TRANSFORMER_V1, TRANSFORMER_V2, TRANSFORMER_V3, Root, find_root
 from .strided import blocks
-from .tensors import OTHER_TENSORS, REBUILD, STORAGE_CLASSES, Storages, TensorView, describe, is_tensor
+from .tensors import OTHER_TENSORS, REBUILD, STORAGE_CLASSES, Storages, TensorView
 from .vm import LIMITS, Limits, Program, run
 from .weights import WRAPPER, Weight, read_weight
 
-TRANSFORMER_V1: Final = "unsloth_prequant_transformer_state_dict_v1"
-TRANSFORMER_V2: Final = "unsloth_prequant_transformer_state_dict_v2"
-TRANSFORMER_V3: Final = "unsloth_prequant_transformer_state_dict_v3"
-TAGS: Final[Mapping[str, str]] = {
-    TRANSFORMER_V1: "transformer",
-    TRANSFORMER_V2: "transformer",
-    TRANSFORMER_V3: "transformer",
-    "unsloth_prequant_text_encoder_state_dict_v1": "text_encoder",
-    "unsloth_prequant_text_encoder_int8_convrot_v1": "text_encoder",
-}
 # What the metadata of each denoiser tag must declare, of these two; the others it must not.
 _DECLARES: Final[Mapping[str, frozenset[str]]] = {
     TRANSFORMER_V1: frozenset(),
     TRANSFORMER_V2: frozenset({"activation_rotation"}),
     TRANSFORMER_V3: frozenset({"nvfp4_policy"}),
 }
-NESTED_KEYS: Final = ("state_dict", "model", "module", "model_state_dict")
-
 ACCEPTED: Final = frozenset(
     {
         "collections.OrderedDict",
@@ -73,17 +63,17 @@ _HINTS: Final = (
     ("torch.jit", "a TorchScript module: save its state_dict() instead"),
     ("torch.optim", "an optimizer was pickled: save its state_dict() instead"),
 )
-_DEPTH: Final = 64  # of the metadata; real ones nest three
-_NODES: Final = 1_000_000  # values in the metadata, shared ones counted each time they are reached
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """What a file holds, as values.
 
-    `weights` are in the source's order. `ties` maps an alias to the name whose bytes it shares; a source that left an alias out has it in
-    `dropped`. `sealed`: a safetensors file with our header digest, `damage`: what is wrong with that header. `facts` are those of `int8_v1` if they are true of every int8 weight. `classes` are the names under which the file knew the
-    weights' classes. `normalised` lists what JSON spells differently, `warnings` what a reader of the result should know.
+    `weights` are in the source's order. `ties` maps an alias to the name whose bytes it shares; a source that left an
+    alias out has it in `dropped`. `sealed`: a safetensors file with our header digest, `damage`: what is wrong with
+    that header. `facts` are those of `int8_v1` if they are true of every int8 weight. `classes` are the names under
+    which the file knew the weights' classes. `normalised` lists what JSON spells differently, `warnings` what a
+    reader of the result should know.
     """
 
     source: FileSource
@@ -110,7 +100,8 @@ class Checkpoint:
 
     @property
     def activation(self) -> str:
-        """`identical`, or `same kind, torchao's own arithmetic` where a v1 class's activation quantisation is done by today's class."""
+        """`identical`, or `same kind, torchao's own arithmetic` where a v1 class's activation quantisation is done by
+        today's class."""
         changed = any(
             "LinearActivationQuantizedTensor" in chain and "Float8AQT" not in chain for chain in self.classes.values()
         )
@@ -118,6 +109,7 @@ class Checkpoint:
 
     @property
     def quantized(self) -> int:
+        """How many weights are of a quantised class."""
         return sum(weight.kind is not None for weight in self.weights.values())
 
     def __enter__(self) -> Checkpoint:
@@ -136,9 +128,9 @@ def read_checkpoint(
         program = _program(source, archive, limits)
         with located(record=archive.pickle.name.rpartition("/")[2]):
             _check_globals(program, only_foreign=True)
-        root = _find_root(program.value, key)
+        root = find_root(program.value, key)
         storages = Storages({name: r.range for name, r in archive.storages.items()}, archive.big_endian, {})
-        normaliser = _Normaliser()
+        normaliser = Normaliser()
         metadata = normaliser.mapping(root.metadata)
         notes = [*archive.notes, *root.notes]
         classes: dict[str, str] = {}
@@ -167,7 +159,9 @@ def _program(source: FileSource, archive: Archive, limits: Limits) -> Program:
     where = archive.pickle.name.rpartition("/")[2]
     with located(record=where):
         if archive.pickle.range.length > limits.pickle_bytes:
-            raise Refused(f"the pickle has {archive.pickle.range.length} bytes, over the limit of {limits.pickle_bytes}")
+            raise Refused(
+                f"the pickle has {archive.pickle.range.length} bytes, over the limit of {limits.pickle_bytes}"
+            )
         data = source.read(archive.pickle.range.offset, archive.pickle.range.length)
         program = run(data, 0, limits)
         if program.end != len(data):
@@ -176,7 +170,8 @@ def _program(source: FileSource, archive: Archive, limits: Limits) -> Program:
 
 
 def _check_globals(program: Program, *, only_foreign: bool) -> None:
-    """Refuse the first global that is in no table. The first pass leaves torch's own to the walk, which knows the weight's name."""
+    """Refuse the first global that is in no table. The first pass leaves torch's own to the walk, which knows the
+    weight's name."""
     unknown = [used for used in program.globals if used.full not in ACCEPTED]
     hints = [text for used in unknown for prefix, text in _HINTS if (used.module + ".").startswith(prefix + ".")]
     for used in unknown:
@@ -186,101 +181,11 @@ def _check_globals(program: Program, *, only_foreign: bool) -> None:
         raise Refused(f"GLOBAL {show(used.full)} is not accepted{hint}", offset=used.offset)
 
 
-# --- which part of the file is the state dict ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Root:
-    tag: str | None
-    metadata: Mapping[Inert, Inert]
-    state_dict: dict[Inert, Inert]
-    notes: tuple[str, ...]
-
-
-def _as_dict(value: Inert, notes: list[str] | None = None) -> dict[Inert, Inert] | None:
-    """A dict, or an OrderedDict as state_dict() makes them; None for anything else."""
-    if type(value) is dict:
-        return value
-    if type(value) is not Call or value.name != "collections.OrderedDict" or value.kwargs or value.items:
-        return None
-    if any(type(state) is not dict or set(state) - {"_metadata"} for state in value.states):
-        return None
-    if value.states and notes is not None:
-        notes.append("the state dict's _metadata (module versions) is not carried")
-    if value.args in ((), ([],)):
-        return value.entries or {}
-    pairs = value.args[0] if len(value.args) == 1 and type(value.args[0]) is list else [None]
-    if all(type(pair) in (list, tuple) and len(pair) == 2 and type(pair[0]) is str for pair in pairs):
-        return {**dict(pairs), **(value.entries or {})}
-    return None
-
-
-def _find_root(value: Inert, key: str | None) -> _Root:
-    top = _as_dict(value)
-    if top is None:
-        if is_tensor(value):
-            raise Refused("holds a single tensor, not a state dict: save a dict that names it")
-        raise Refused(f"holds {describe(value)}, not a state dict")
-    tag = top.get("format")
-    if tag is not None and not is_tensor(tag) and key is None:
-        return _tagged(top, tag)
-    notes: list[str] = []
-    if key is not None:
-        state_dict = _as_dict(top.get(key), notes)
-        if state_dict is None:
-            raise Refused(f"has no state dict under {key!r}; it has {_names(top)}")
-    else:
-        key, state_dict = _untagged(top, value, notes)
-    if key is not None:
-        beside = [name for name in top if name != key]
-        if beside:
-            notes.append(f"beside the state dict {key!r}, not carried: {', '.join(show(str(n), 40) for n in beside[:20])}")
-    return _Root(None, {}, state_dict, tuple(notes))
-
-
-def _names(top: Mapping[Inert, Inert]) -> str:
-    return ", ".join(repr(name) if type(name) is str else str(type(name).__name__) for name in list(top)[:8]) or "nothing"
-
-
-def _tagged(top: Mapping[Inert, Inert], tag: Inert) -> _Root:
-    if type(tag) is not str or tag not in TAGS:
-        shown = repr(tag) if type(tag) in (str, int, float, bool) else describe(tag)
-        raise Refused(f"has the format tag {shown}, which depickle does not know")
-    if "state_dict" not in top:
-        raise Malformed(f"has the format tag {tag!r} but no state_dict")
-    notes: list[str] = []
-    state_dict = _as_dict(top["state_dict"], notes)
-    if state_dict is None:
-        raise Malformed(f"state_dict is {describe(top['state_dict'])}, expected a dict")
-    metadata = {} if top.get("metadata") is None else _as_dict(top["metadata"])
-    if metadata is None:
-        raise Malformed(f"metadata is {describe(top['metadata'])}, expected a dict")
-    beside = [name for name in top if name not in ("format", "metadata", "state_dict")]
-    if beside:
-        notes.append(f"beside the state dict, not carried: {', '.join(show(str(name), 40) for name in beside[:20])}")
-    return _Root(tag, metadata, state_dict, tuple(notes))
-
-
-def _untagged(top: dict[Inert, Inert], value: Inert, notes: list[str]) -> tuple[str | None, dict[Inert, Inert]]:
-    if any(is_tensor(item) for item in top.values()):
-        _as_dict(value, notes)
-        return None, top
-    found = [name for name in NESTED_KEYS if any(is_tensor(item) for item in (_as_dict(top.get(name)) or {}).values())]
-    if len(found) > 1:
-        raise Refused(f"has state dicts under {' and '.join(map(repr, found))}: choose one with --key")
-    if found:
-        return found[0], _as_dict(top[found[0]], notes) or {}
-    for name, item in top.items():
-        if type(item) is PersistentId:
-            raise Refused(f"is {describe(item)}", path=show(str(name)))
-    raise Refused(f"has no tensors at the top, nor under {', '.join(NESTED_KEYS)}; it has {_names(top)}: name it with --key")
-
-
-# --- weights -----------------------------------------------------------------------------------------------------------------
+# --- weights --------------------------------------------------------------------------------------------------------
 
 
 def _read_weights(
-    root: _Root, storages: Storages, notes: list[str], classes: dict[str, str], read: Bytes, keep: bool
+    root: Root, storages: Storages, notes: list[str], classes: dict[str, str], read: Bytes, keep: bool
 ) -> dict[str, Weight]:
     weights: dict[str, Weight] = {}
     for name in list(root.state_dict):
@@ -316,7 +221,8 @@ def _zero_reader(source: FileSource) -> Bytes:
 
 
 def find_ties(weights: Mapping[str, Weight]) -> dict[str, str]:
-    """Map each name that has the same class, attributes and bytes (storage, offset, shape, stride, dtype) as an earlier one to that one.
+    """Map each name that has the same class, attributes and bytes (storage, offset, shape, stride, dtype) as an
+    earlier one to that one.
 
     If a head (`lm_head.weight`) comes first it is the source like any other. Empty tensors never tie.
     """
@@ -341,20 +247,23 @@ def find_ties(weights: Mapping[str, Weight]) -> dict[str, str]:
 def shared_facts(weights: Mapping[str, Weight]) -> Mapping[str, Json] | None:
     """The facts of int8 from torchao v1, if every int8 weight has them and they are the same.
 
-    Raises Refused where some int8 weights have facts and others have not: a reader could not tell which class to rebuild.
+    Raises Refused where some int8 weights have facts and others have not: a reader could not tell which class to
+    rebuild.
     """
     int8 = {name: weight for name, weight in weights.items() if weight.kind == "Int8Tensor"}
     known = [weight.facts for weight in int8.values() if weight.facts is not None]
     if known and len(known) != len(int8):
         other = next(name for name, weight in int8.items() if weight.facts is None)
-        raise Refused(f"{len(known)} of {len(int8)} int8 weights come from torchao v1's dynamic int8, {show(other)} does not")
+        raise Refused(
+            f"{len(known)} of {len(int8)} int8 weights come from torchao v1's dynamic int8, {show(other)} does not"
+        )
     return known[0] if known and all(facts == known[0] for facts in known) else None
 
 
 def check_tag(checkpoint: Checkpoint) -> None:
     """Raise Refused unless tag, metadata and weights agree."""
     tag = checkpoint.format
-    if tag in _DECLARES:
+    if tag is not None and tag in _DECLARES:
         declared = {name for name in ("activation_rotation", "nvfp4_policy") if checkpoint.metadata.get(name)}
         if declared != _DECLARES[tag]:
             wanted = " and ".join(sorted(_DECLARES[tag])) or "neither activation_rotation nor nvfp4_policy"
@@ -364,71 +273,3 @@ def check_tag(checkpoint: Checkpoint) -> None:
         for name, weight in checkpoint.weights.items():
             if weight.kind is not None:
                 raise Refused(f"is a {weight.kind}: a text encoder holds plain tensors only", path=name)
-
-
-# --- metadata ----------------------------------------------------------------------------------------------------------------
-
-
-class _Normaliser:
-    """Inert metadata to JSON, with a list of what JSON spells differently."""
-
-    def __init__(self) -> None:
-        self.changed: list[str] = []
-        self._nodes = 0
-
-    def mapping(self, value: Mapping[Inert, Inert], path: str = "metadata", depth: int = 0) -> dict[str, Json]:
-        made: dict[str, Json] = {}
-        for key, item in value.items():
-            name = self._key(key, path)
-            if name in made:
-                raise Refused(f"has two keys that JSON spells {name!r}", path=path)
-            made[name] = self._value(item, f"{path}.{name}", depth + 1)
-        return made
-
-    def _key(self, key: Inert, path: str) -> str:
-        if type(key) is str:
-            return key
-        if key is None or type(key) in (bool, int, float):
-            name = json.dumps(key)
-        else:
-            raise Refused(f"has {describe(key)} as a key, which JSON cannot hold", path=path)
-        self.changed.append(f"{path}: key {key!r} as {name!r}")
-        return name
-
-    def _value(self, value: Inert, path: str, depth: int) -> Json:
-        self._nodes += 1
-        if depth > _DEPTH or self._nodes > _NODES:
-            raise Refused(f"nests deeper than {_DEPTH} or has more than {_NODES} values", path=path)
-        if value is None or type(value) in (bool, int, str):
-            return value  # type: ignore[no-any-return]
-        if type(value) is float:
-            return value if math.isfinite(value) else self._as(str(value), path, "a non-finite float")
-        inner = _as_dict(value)
-        if inner is not None:
-            return self.mapping(inner, path, depth)
-        if type(value) in (list, tuple):
-            if type(value) is tuple:
-                self.changed.append(f"{path}: tuple as list")
-            return [self._value(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
-        return self._torch_value(value, path, depth)
-
-    def _torch_value(self, value: Inert, path: str, depth: int) -> Json:
-        name = value.name if type(value) is Call else value.full if type(value) is Global else ""
-        if type(value) is Global and (name in DTYPE_GLOBALS or name.removeprefix("torch.") in NAME_ONLY):
-            return self._as(name, path, "a dtype")
-        if type(value) is Call and not (value.states or value.items or value.entries or value.kwargs):
-            args = value.args
-            if name == "torch.torch_version.TorchVersion" and len(args) == 1 and type(args[0]) is str:
-                return self._as(args[0], path, "a TorchVersion")
-            if name == "torch.device" and args and all(type(arg) in (str, int) for arg in args):
-                return self._as(":".join(map(str, args)), path, "a device")
-            if name == "torch.Size" and len(args) == 1 and type(args[0]) in (tuple, list):
-                self.changed.append(f"{path}: torch.Size as list")
-                return [self._value(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(args[0])]
-        if is_tensor(value):
-            raise Refused("is a tensor, which JSON cannot hold", path=path)
-        raise Refused(f"is {describe(value)}, which JSON cannot hold", path=path)
-
-    def _as(self, text: str, path: str, what: str) -> str:
-        self.changed.append(f"{path}: {what} as {text!r}")
-        return text

@@ -1,7 +1,8 @@
 """The command line: parse, call, print. All printing and all exit statuses of depickle are here.
 
-Results go to stdout (JSON lines, or text on a terminal), everything else to stderr. Exit status: 0 done; 1 refused or mismatched; 2 usage,
-input or output, or malformed input; the worst of several sources; 130 and 143 after SIGINT and SIGTERM.
+Results go to stdout (JSON lines, or text on a terminal), everything else to stderr. Exit status: 0 done; 1 refused
+or mismatched; 2 usage, input or output, or malformed input; the worst of several sources; 130 and 143 after SIGINT
+and SIGTERM.
 """
 
 from __future__ import annotations
@@ -63,45 +64,68 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _convert_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    add = verbs.add_parser("convert", help="convert checkpoints to safetensors, and prove the result").add_argument
+    parser = verbs.add_parser("convert", help="convert checkpoints to safetensors, and prove the result")
+    parser.set_defaults(run=_convert)
+    add = parser.add_argument
     add("sources", nargs="+", metavar="SRC", help="a checkpoint: .pt, .pth, .bin, or a .safetensors to write again")
     add("--out-dir", required=True, metavar="DIR", help="where results go: DIR/[OWNER/NAME/]STEM.safetensors")
-    add("--repo", metavar="OWNER/NAME", help="the repository that the sources come from; part of the path and the provenance")
+    add(
+        "--repo",
+        metavar="OWNER/NAME",
+        help="the repository that the sources come from; part of the path and the provenance",
+    )
     add("--revision", metavar="SHA", help="the revision of that repository; part of the provenance")
     add("--sha256", metavar="HEX", help="the digest that the source must have; a mismatch refuses (one SRC)")
-    add("--trust-sha256", metavar="HEX", help="record this digest without hashing the source; the record says so (one SRC)")
+    add(
+        "--trust-sha256",
+        metavar="HEX",
+        help="record this digest without hashing the source; the record says so (one SRC)",
+    )
     add("--report", metavar="FILE", help="append one JSON line per converted file to FILE")
     add("--drop-tied-copies", action="store_true", help="text encoders: leave out later names of a tied tensor")
     add("--overwrite", action="store_true", help="replace an existing destination that is another file")
     add("--key", metavar="NAME", help="the state dict's name in a nested file")
-    add("--keep-unsupported", action="store_true", help="store classes that torchao's safetensors does not know as they are, marked")
-    add("--check-with", choices=["torch"], metavar="torch", help="also compare live objects of the installed torch and torchao")
+    add(
+        "--keep-unsupported",
+        action="store_true",
+        help="store classes that torchao's safetensors does not know as they are, marked",
+    )
+    add(
+        "--check-with",
+        choices=["torch"],
+        metavar="torch",
+        help="also compare live objects of the installed torch and torchao",
+    )
     add("--dry-run", action="store_true", help="print the plan: which output bytes come from which source bytes")
     add("--json", action="store_true", help="with --dry-run: the plan as JSON")
     add("--pretty", action="store_true", help="records as text for people, also when stdout is no terminal")
-    add("--quiet", action="store_true", help="no progress and no notes on stderr").container.set_defaults(run=_convert)
+    add("--quiet", action="store_true", help="no progress and no notes on stderr")
 
 
 def _verify_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    add = verbs.add_parser("verify", help="prove again that a result is what its source holds").add_argument
+    parser = verbs.add_parser("verify", help="prove again that a result is what its source holds")
+    parser.set_defaults(run=_verify)
+    add = parser.add_argument
     add("src", metavar="SRC", help="the checkpoint")
     add("dst", metavar="DST", help="the safetensors file that was made from it")
     add("--key", metavar="NAME", help="the state dict's name in a nested file")
-    add("--quiet", action="store_true", help="no progress on stderr").container.set_defaults(run=_verify)
+    add("--quiet", action="store_true", help="no progress on stderr")
 
 
 def _inspect_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    add = verbs.add_parser("inspect", help="say what is in a file, without executing anything").add_argument
+    parser = verbs.add_parser("inspect", help="say what is in a file, without executing anything")
+    parser.set_defaults(run=_inspect)
+    add = parser.add_argument
     add("file", metavar="FILE", help="a checkpoint or a safetensors file")
     add("--key", metavar="NAME", help="the state dict's name in a nested file")
-    add("--json", action="store_true", help="as JSON").container.set_defaults(run=_inspect)
+    add("--json", action="store_true", help="as JSON")
 
 
-# --- verbs -----------------------------------------------------------------------------------------------------------------------
+# --- verbs ----------------------------------------------------------------------------------------------------------
 
 
 def _convert(args: argparse.Namespace) -> int:
-    from .conversion import Options, UsageError, check_batch
+    from .options import Options, UsageError, check_batch
 
     try:
         options = Options(
@@ -150,8 +174,9 @@ def _convert_one(src: str, args: argparse.Namespace, options: object, report: Te
 
 
 def _dry_run(src: str, args: argparse.Namespace, options: object, report: TextIO | None) -> None:
-    from .conversion import Options, plan
+    from .conversion import plan
     from .opening import open_checkpoint
+    from .options import Options
     from .terminal import plan_text
 
     if not isinstance(options, Options):
@@ -189,7 +214,7 @@ def _inspect(args: argparse.Namespace) -> int:
 
 def _attempt(act: Callable[[], None]) -> int:
     """Run one piece of work; turn every defined failure into a line and a status."""
-    from .conversion import UsageError
+    from .options import UsageError
 
     try:
         act()

@@ -1,9 +1,10 @@
 """Prove that an output is its source: by the output's own bytes, against the source's.
 
-In: two checkpoints, the second indexed from the output file. Out: findings, none if they are equal. Compared are the set of names, each
-weight's class, attributes and parts, each part's dtype and shape, every byte of every part, tag and metadata, and for a file of our own the
-header's seal and canonical form. This module never sees a layout or the writer. Where a part's bytes were changed on the way by a named
-rule, the rule's inverse, written here a second time and in another way, leads back from the output's bytes to the source's.
+In: two checkpoints, the second indexed from the output file. Out: findings, none if they are equal. Compared are
+the set of names, each weight's class, attributes and parts, each part's dtype and shape, every byte of every part,
+tag and metadata, and for a file of our own the header's seal and canonical form. This module never sees a layout or
+the writer. Where a part's bytes were changed on the way by a named rule, the rule's inverse, written here a second
+time and in another way, leads back from the output's bytes to the source's.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from threading import Event
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from .checkpoint import Checkpoint
 from .digest import Cancelled, Progress
@@ -29,12 +30,11 @@ Pair: TypeAlias = tuple[str, Part, Part]  # label, the source's part, the output
 
 
 def compare_described(source: Checkpoint, output: Checkpoint) -> list[str]:
-    """Differences in what the two say of themselves: names, classes, attributes, parts, dtypes, shapes, tag, metadata."""
-    findings = []
-    for name in source.weights.keys() - output.weights.keys():
-        findings.append(f"{show(name)}: is in the source, not in the output")
-    for name in output.weights.keys() - source.weights.keys():
-        findings.append(f"{show(name)}: is in the output, not in the source")
+    """Differences in what the two say of themselves: names, classes, attributes, parts, dtypes, shapes, tag,
+    metadata."""
+    mine, theirs = source.weights.keys(), output.weights.keys()
+    findings = [f"{show(name)}: is in the source, not in the output" for name in mine - theirs]
+    findings += [f"{show(name)}: is in the output, not in the source" for name in theirs - mine]
     for name, weight in source.weights.items():
         if name in output.weights:
             findings.extend(f"{show(name)}: {text}" for text in _compare_weight(weight, output.weights[name]))
@@ -63,7 +63,11 @@ def _compare_weight(source: Weight, output: Weight) -> list[str]:
         return [f"class is {source.kind or 'Tensor'}, the output has {output.kind or 'Tensor'}"]
     findings = []
     if repr(source.attributes) != repr(output.attributes) and _text(source.attributes) != _text(output.attributes):
-        keys = [k for k in {**source.attributes, **output.attributes} if source.attributes.get(k) != output.attributes.get(k)]
+        keys = [
+            k
+            for k in {**source.attributes, **output.attributes}
+            if source.attributes.get(k) != output.attributes.get(k)
+        ]
         findings.append(f"attributes differ: {', '.join(keys)}")
     mine, theirs = source.leaves(), output.leaves()
     if mine.keys() != theirs.keys():
@@ -78,7 +82,8 @@ def _compare_weight(source: Weight, output: Weight) -> list[str]:
 
 
 def pairs(source: Checkpoint, output: Checkpoint) -> list[Pair]:
-    """Each part of the source beside its part of the output, in the output's order; ties that were left out with their origin's."""
+    """Each part of the source beside its part of the output, in the output's order; ties that were left out with
+    their origin's."""
     found = []
     for name, weight in source.weights.items():
         theirs = output.weights[name].leaves()
@@ -115,7 +120,9 @@ class Comparer:
         for label, mine, theirs in found:
             at = self._first_difference(mine, theirs.view.range)
             if at is not None:
-                findings.append(f"{show(label)}: differs at byte {at} of {theirs.nbytes} (file byte {theirs.view.range.offset + at})")
+                findings.append(
+                    f"{show(label)}: differs at byte {at} of {theirs.nbytes} (file byte {theirs.view.range.offset + at})"
+                )
         return findings
 
     def _tick(self, count: int) -> None:
@@ -169,7 +176,9 @@ class Comparer:
         for at in range(0, where.length, BLOCK):
             count = min(BLOCK, where.length - at)
             block = self._output.read(where.offset + at, count)
-            wide = b"".join((byte - 256 if byte > 127 else byte).to_bytes(width, "little", signed=True) for byte in block)
+            wide = b"".join(
+                (byte - 256 if byte > 127 else byte).to_bytes(width, "little", signed=True) for byte in block
+            )
             expected = self._source.read(view.range.offset + at * width, count * width)
             if wide != expected:
                 return at + _first(wide, expected) // width
@@ -188,7 +197,8 @@ class Comparer:
         return None
 
     def _scattered(self, mine: Part, where: ByteRange) -> int | None:
-        """A view that is not contiguous: each tile of the output, undone, run by run against where its elements lie in the storage."""
+        """A view that is not contiguous: each tile of the output, undone, run by run against where its elements lie
+        in the storage."""
         return self._slab(mine, where, 0, mine.view.shape, mine.view.stride, mine.view.offset)
 
     def _slab(
@@ -245,20 +255,24 @@ class Comparer:
             if step == 0:
                 return read(begin, 1, 1) * count
             stop = begin + (count - 1) * step + 1
-            run = held[begin * width : stop * width] if held else self._source.read(base + begin * width, (stop - begin) * width)
+            run = (
+                held[begin * width : stop * width]
+                if held
+                else self._source.read(base + begin * width, (stop - begin) * width)
+            )
             return run if step == 1 else memoryview(run).cast(_CAST[width])[::step].tobytes()
 
         return read
 
 
-_CAST: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
+_CAST: Final[dict[int, Literal["B", "H", "I", "Q"]]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 
 def _first(a: bytes | bytearray, b: bytes | bytearray) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
 
-# --- the inverse of each rule, on a block of the output -----------------------------------------------------------------------------
+# --- the inverse of each rule, on a block of the output -------------------------------------------------------------
 
 
 def _undo(mine: Part, block: bytes) -> bytes:
@@ -290,4 +304,8 @@ def _turn_nibbles(block: bytes) -> bytes:
     return (((number & low) << 4) | ((number >> 4) & low)).to_bytes(len(block), "little")
 
 
-_UNDO: Final[Mapping[str, Callable[[bytes], bytes]]] = {"nibble-swap": _turn_nibbles, "zero-to-int8": bytes, "narrow-to-int8": bytes}
+_UNDO: Final[Mapping[str, Callable[[bytes], bytes]]] = {
+    "nibble-swap": _turn_nibbles,
+    "zero-to-int8": bytes,
+    "narrow-to-int8": bytes,
+}

@@ -1,103 +1,40 @@
 """The verb `convert`: paths and options in, a record out; nothing is printed.
 
-A conversion runs in two phases on two threads. First the source is hashed (and its records' CRCs summed) while the data is copied; then the
-output, opened again from its path, is compared with the source while it is hashed and brought to the disk. If the source's digest is known
-beforehand, the head is written first and the output is hashed as it passes. The file gets its name last.
+A conversion runs in two phases on two threads. First the source is hashed (and its records' CRCs summed) while the
+data is copied; then the output, opened again from its path, is compared with the source while it is hashed and
+brought to the disk. If the source's digest is known beforehand, the head is written first and the output is hashed
+as it passes. The file gets its name last.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from threading import Event
-from typing import Final
+from typing import Final, Protocol
 
 from ._version import __version__
-from .collector import paused
 from .checkpoint import Checkpoint
+from .collector import paused
 from .digest import digest_source
 from .errors import Malformed, Mismatch, Refused
 from .layout import Layout, OutFile
 from .opening import open_checkpoint, open_output
+from .options import Options, UsageError, check_batch, destination
 from .outputs import safetensors
+from .outputs.names import lost_names
 from .parallel import run_all
 from .ranges import FileSource
 from .report import Record
 from .verification import compare_jobs, described_findings, raise_if
 from .writer import Pending, check_destination, check_space, write_data, write_head
 
-_SUFFIXES: Final = (".pt", ".pth", ".bin", ".safetensors")
-_HEX: Final = re.compile(r"[0-9a-fA-F]{64}")
 
-
-class UsageError(ValueError):
-    """The call itself makes no sense: options that contradict each other, or are not what they should be."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What `convert` may be told; see docs/cli.md for each."""
-
-    repo: str | None = None
-    revision: str | None = None
-    sha256: str | None = None
-    trust_sha256: str | None = None
-    drop_tied_copies: bool = False
-    overwrite: bool = False
-    key: str | None = None
-    keep_unsupported: bool = False
-    check_with: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.repo is not None:
-            parts = self.repo.split("/")
-            if len(parts) != 2 or any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts):
-                raise UsageError(f"--repo takes OWNER/NAME, not {self.repo!r}")
-        for option, value in (("--sha256", self.sha256), ("--trust-sha256", self.trust_sha256)):
-            if value is not None and not _HEX.fullmatch(value):
-                raise UsageError(f"{option} takes 64 hexadecimal digits, not {value!r}")
-        if self.sha256 is not None and self.trust_sha256 is not None:
-            raise UsageError("--sha256 checks the digest and --trust-sha256 does not: give one of them")
-        if self.check_with not in (None, "torch"):
-            raise UsageError(f"--check-with takes torch, not {self.check_with!r}")
-
-
-def destination(src: str | os.PathLike[str], out_dir: str | os.PathLike[str], repo: str | None = None) -> str:
-    """Where `src` goes: DIR[/OWNER/NAME]/STEM.safetensors, STEM being the name less a known suffix."""
-    name = os.path.basename(os.path.normpath(os.fspath(src)))
-    stem, suffix = os.path.splitext(name)
-    stem = stem if suffix.lower() in _SUFFIXES and stem else name
-    return os.path.join(os.fspath(out_dir), *(repo.split("/") if repo else ()), f"{stem}.safetensors")
-
-
-def check_batch(sources: Iterable[str], out_dir: str, options: Options) -> None:
-    """Raise UsageError for what can be seen to be wrong before anything is read."""
-    listed = list(sources)
-    if len(listed) > 1 and (options.sha256 or options.trust_sha256):
-        raise UsageError("--sha256 and --trust-sha256 go with one source")
-    taken: dict[str, str] = {}
-    for src in listed:
-        dst = destination(src, out_dir, options.repo)
-        place = os.path.join(os.path.realpath(os.path.dirname(dst) or "."), os.path.normcase(os.path.basename(dst)))
-        if place in taken:
-            raise UsageError(f"{taken[place]} and {src} would both become {dst}")
-        taken[place] = src
-        _check_not_source(src, dst)
-
-
-def _check_not_source(src: str | os.PathLike[str], dst: str) -> None:
-    if os.path.exists(dst) and os.path.exists(src) and os.path.samefile(src, dst):
-        raise UsageError(f"the destination {dst} is the source {os.fspath(src)} itself")
-
-
-def plan(
-    checkpoint: Checkpoint, out_dir: str | os.PathLike[str], options: Options = Options()
-) -> tuple[str, Layout]:
+def plan(checkpoint: Checkpoint, out_dir: str | os.PathLike[str], options: Options = Options()) -> tuple[str, Layout]:
     """The destination's path and the layout of a conversion, without doing it."""
     if options.drop_tied_copies and checkpoint.kind != "text_encoder":
         raise UsageError(f"--drop-tied-copies is for text encoders, {checkpoint.source.name} is a {checkpoint.kind}")
@@ -148,8 +85,8 @@ def convert(
 ) -> Record:
     """Convert one checkpoint to safetensors, prove the result, and return the record.
 
-    Raises `UsageError`, `Malformed`, `Refused`, `Mismatch` or `OSError`; then nothing is left at the destination. `progress` is called with bytes
-    done and bytes to do, from several threads.
+    Raises `UsageError`, `Malformed`, `Refused`, `Mismatch` or `OSError`; then nothing is left at the destination.
+    `progress` is called with bytes done and bytes to do, from several threads.
     """
     options = Options(
         repo, revision, sha256, trust_sha256, drop_tied_copies, overwrite, key, keep_unsupported, check_with
@@ -161,6 +98,19 @@ def convert(
         with _judge(options) as judge:
             outcome = _Conversion(checkpoint, dst, layout.files[0], options, judge, progress).run()
         return _record(checkpoint, os.fspath(src), dst, layout.files[0], options, outcome, time.monotonic() - started)
+
+
+class Judge(Protocol):
+    """Somebody else who reads the output back and compares it with the source."""
+
+    name: str
+
+    def __enter__(self) -> Judge: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+    def check(self, checkpoint: Checkpoint, path: str) -> None:
+        """Raise Mismatch if the file at `path` is not what the checkpoint's source holds."""
 
 
 class _NoJudge:
@@ -178,12 +128,13 @@ class _NoJudge:
         pass
 
 
-def _judge(options: Options) -> _NoJudge:
+def _judge(options: Options) -> Judge:
     if options.check_with is None:
         return _NoJudge()
     from .torch_check import TorchJudge  # the extra; it alone imports torch
 
-    return TorchJudge()
+    judge: Judge = TorchJudge()
+    return judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +154,7 @@ class _Conversion:
         dst: str,
         file: OutFile,
         options: Options,
-        judge: _NoJudge,
+        judge: Judge,
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self.checkpoint, self.dst, self.file, self.options, self.judge = checkpoint, dst, file, options, judge
@@ -274,7 +225,7 @@ class _Conversion:
             if known is None:
                 jobs.insert(0, lambda stop: digest_source(output.source, stop=stop, progress=self._tick))
             if sync is not None:
-                jobs.append(lambda stop: sync())
+                jobs.append(lambda _: sync())
             results = run_all(jobs)
             first = 0 if known else 1
             raise_if([text for found in results[first : first + len(compare)] for text in found], self.file.name)  # type: ignore[attr-defined]
@@ -283,7 +234,8 @@ class _Conversion:
             return known or str(results[0])
 
     def _existing(self) -> _Outcome | None:
-        """Skip an existing destination that is the one planned; None if it is to be replaced; Refused if it is another."""
+        """Skip an existing destination that is the one planned; None if it is to be replaced; Refused if it is
+        another."""
         with FileSource(self.dst) as output:
             head = output.read(0, min(self.file.data_start, output.length))
         if len(head) == self.file.data_start and self._same_but_digest(head):
@@ -353,5 +305,5 @@ def _record(
         rules=file.rules,
         activation=checkpoint.activation,
         normalised=checkpoint.normalised,
-        warnings=(*checkpoint.warnings, *safetensors.lost_names(checkpoint)),
+        warnings=(*checkpoint.warnings, *lost_names(checkpoint.weights)),
     )

@@ -1,7 +1,8 @@
 """One pass over a source: its SHA-256 and the CRC-32 of each of its records.
 
-The bytes pass in file order through one small buffer that stays in the processor's cache; each block is hashed and, where it belongs to a record
-with a CRC, summed. Nothing is kept. A record whose sum differs from the archive's is Malformed and named.
+The bytes pass in file order through one small buffer that stays in the processor's cache; each block is hashed and,
+where it belongs to a record with a CRC, summed. Nothing is kept. A record whose sum differs from the archive's is
+Malformed and named.
 """
 
 from __future__ import annotations
@@ -78,5 +79,3 @@ class _Sums:
                 )
             self._crc = 0
             self._next += 1
-
-

@@ -1,6 +1,6 @@
 """What can go wrong, as one tree.
 
-    Error
+    depickle.Error
     ├── Malformed   the bytes are not what their format says
     ├── Refused     well formed, and declined: a global, a class, a layout, a limit
     └── Mismatch    two things that must be equal are not; carries every finding
@@ -71,9 +71,7 @@ class Mismatch(Error):
 
 
 @contextmanager
-def located(
-    *, file: str | None = None, record: str | None = None, path: str | None = None
-) -> Iterator[None]:
+def located(*, file: str | None = None, record: str | None = None, path: str | None = None) -> Iterator[None]:
     """Add a place to any Error that passes and does not know that part of its place yet."""
     try:
         yield

@@ -1,9 +1,10 @@
 """The safetensors file format, and nothing of what anybody writes into it.
 
-`read_header` takes a source to a `Header`: its metadata, and each tensor as a range of the file. Rules as in safetensors 0.8.0
-(`tensor.rs`, `read_metadata` and `validate`): an 8-byte little-endian length, JSON that starts with `{` and may end in spaces, string to
-string metadata, offsets that start at 0, leave no hole, overlap nowhere and end with the file, no key twice, and sizes that agree with dtype
-and shape. Every breach is Malformed and names the tensor; a dtype that this library does not know is Refused.
+`read_header` takes a source to a `Header`: its metadata, and each tensor as a range of the file. Rules as in
+safetensors 0.8.0 (`tensor.rs`, `read_metadata` and `validate`): an 8-byte little-endian length, JSON that starts
+with `{` and may end in spaces, string to string metadata, offsets that start at 0, leave no hole, overlap nowhere
+and end with the file, no key twice, and sizes that agree with dtype and shape. Every breach is Malformed and names
+the tensor; a dtype that this library does not know is Refused.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Header:
 
     @property
     def data_start(self) -> int:
+        """The offset of the first tensor byte."""
         return _LENGTH.size + len(self.raw)
 
 
@@ -69,7 +71,9 @@ def _raw(source: Source) -> bytes:
     if length > MAX_HEADER:
         raise Malformed(f"the header's length {length} is over the format's limit of {MAX_HEADER}", file=source.name)
     if length > source.length - _LENGTH.size:
-        raise Malformed(f"the header's {length} bytes reach past the end of the file at {source.length}", file=source.name)
+        raise Malformed(
+            f"the header's {length} bytes reach past the end of the file at {source.length}", file=source.name
+        )
     raw = source.read(_LENGTH.size, length)
     if not raw.startswith(b"{"):
         raise Malformed("the header does not begin with {", file=source.name)
@@ -125,7 +129,9 @@ def _check_cover(tensors: Mapping[str, Entry], start: int, source: Source) -> No
     for name, entry in sorted(tensors.items(), key=lambda item: (item[1].range.offset, item[1].range.end)):
         if entry.range.offset != at:
             what = "overlaps the tensor before it" if entry.range.offset < at else "leaves a hole before it"
-            raise Malformed(f"begins at byte {entry.range.offset} and {what} (expected {at})", file=source.name, path=name)
+            raise Malformed(
+                f"begins at byte {entry.range.offset} and {what} (expected {at})", file=source.name, path=name
+            )
         at = entry.range.end
     if at != source.length:
         raise Malformed(f"{source.length - at} bytes follow the last tensor's end at {at}", file=source.name)
@@ -150,4 +156,5 @@ def encode(value: object) -> bytes:
 
 
 def length_prefix(length: int) -> bytes:
+    """The eight bytes in front of a header."""
     return _LENGTH.pack(length)

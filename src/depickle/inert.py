@@ -1,14 +1,16 @@
 """What the pickle machine may build: plain Python containers and scalars, and these four inert values.
 
-None of them is ever resolved, called or imported. They carry the byte offset of the opcode that made them, so that a refusal
-can say where. They are plain slotted classes and not frozen dataclasses, since a large checkpoint makes a million of them.
+None of them is ever resolved, called or imported. They carry the byte offset of the opcode that made them, so that
+a refusal can say where. They are plain slotted classes and not frozen dataclasses, since a large checkpoint makes a
+million of them.
 """
 
 from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-Inert: TypeAlias = Any  # a scalar, str, bytes, list, tuple, dict, set, frozenset, or one of the classes below
+# a scalar, a text, bytes, a container, or one of the classes below
+Inert: TypeAlias = Any
 
 
 class Global:

@@ -1,4 +1,5 @@
-"""What is in a file, as one value: container, tag, metadata, weights by class and scheme, sizes, globals, and what stands in the way.
+"""What is in a file, as one value: container, tag, metadata, weights by class and scheme, sizes, globals, and what
+stands in the way.
 
 Reads what a checkpoint reads and no tensor. Weights that have no form today are listed and not refused.
 """
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 from .opening import open_checkpoint
 from .outputs import safetensors
+from .outputs.names import lost_names
 from .schemas import BY_NAME_CURRENT, Json
 
 SCHEMA_VERSION = 1
@@ -19,7 +21,8 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Weights of one class, in one scheme, with the parts' dtypes: how many, how many bytes, and the first one's name."""
+    """Weights of one class, in one scheme, with the parts' dtypes: how many, how many bytes, and the first one's
+    name."""
 
     classes: str
     scheme: str | None
@@ -70,7 +73,9 @@ def inspect(path: str | os.PathLike[str], *, key: str | None = None) -> Inspecti
         examples: dict[tuple[str, str | None, str], str] = {}
         for name, weight in checkpoint.weights.items():
             leaves = weight.leaves()
-            dtypes = ", ".join(f"{part} {leaf.dtype.name}" if part else leaf.dtype.name for part, leaf in leaves.items())
+            dtypes = ", ".join(
+                f"{part} {leaf.dtype.name}" if part else leaf.dtype.name for part, leaf in leaves.items()
+            )
             group = (checkpoint.classes.get(name, "Tensor"), safetensors.scheme_of(weight), dtypes)
             counted[group] += 1
             nbytes[group] += sum(leaf.nbytes for leaf in leaves.values())
@@ -93,5 +98,5 @@ def inspect(path: str | os.PathLike[str], *, key: str | None = None) -> Inspecti
             without_form=tuple(without),
             provenance=checkpoint.provenance,
             normalised=checkpoint.normalised,
-            warnings=(*checkpoint.warnings, *safetensors.lost_names(checkpoint)),
+            warnings=(*checkpoint.warnings, *lost_names(checkpoint.weights)),
         )

@@ -1,8 +1,8 @@
 """A conversion as a pure value: which bytes of the output come from where.
 
-An output file is a head (literal text with holes for digests that are not known yet) and then segments without a gap: a `Copy` of a range
-of the source, or a `Transform` of a strided view by named rules. The dry run prints it, the writer executes it, tests compare it. Nothing
-here knows a format or reads a byte.
+An output file is a head (literal text with holes for digests that are not known yet) and then segments without a
+gap: a `Copy` of a range of the source, or a `Transform` of a strided view by named rules. The dry run prints it,
+the writer executes it, tests compare it. Nothing here knows a format or reads a byte.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Head:
 
     @property
     def length(self) -> int:
+        """Bytes of the head; the digests' lengths are known, so it is."""
         return len(self.render(()))
 
     def render(self, digests: tuple[str, ...]) -> bytes:
@@ -65,10 +66,12 @@ class Copy:
 
     @property
     def length(self) -> int:
+        """Bytes that come out."""
         return self.range.length
 
     @property
     def rules(self) -> tuple[str, ...]:
+        """The named rules that are applied, none if the bytes are merely copied."""
         return () if self.rule == "copy" else (self.rule,)
 
 
@@ -84,6 +87,7 @@ class Transform:
 
     @property
     def rules(self) -> tuple[str, ...]:
+        """The named rules that are applied, none if the bytes are merely copied."""
         return ((GATHER,) if self.gathered else ()) + tuple(step.rule for step in self.steps)
 
 
@@ -97,10 +101,12 @@ class OutFile:
 
     @property
     def data_start(self) -> int:
+        """The offset of the first segment."""
         return self.head.length
 
     @property
     def length(self) -> int:
+        """Bytes of the whole file."""
         return self.data_start + sum(segment.length for segment in self.segments)
 
     @property

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from .archive import sniff
-from .collector import paused
 from .checkpoint import Checkpoint, read_checkpoint
+from .collector import paused
 from .errors import Refused, located
 from .outputs import safetensors
 from .ranges import FileSource
@@ -17,7 +17,8 @@ def open_checkpoint(
 ) -> Checkpoint:
     """Read what a checkpoint holds (a torch.save file or a safetensors file) without reading its tensors.
 
-    `key` names the state dict in a nested file. The result is a context manager: it holds the file open. Raises `Malformed`, `Refused`, `OSError`.
+    `key` names the state dict in a nested file. The result is a context manager: it holds the file open. Raises
+    `Malformed`, `Refused`, `OSError`.
     """
     if os.path.isdir(path):
         raise Refused("is a folder; give the files in it", file=os.fspath(path))

@@ -1,7 +1,8 @@
 """Several jobs on a few threads, with one outcome: all results in order, or the error of whoever failed first.
 
-The work is hashing, reading and writing, which let go of the interpreter's lock, so that two threads use two cores. When one job fails, or the
-main thread is interrupted, the others are told to stop (they look at the event once a block) and are waited for.
+The work is hashing, reading and writing, which let go of the interpreter's lock, so that two threads use two cores.
+When one job fails, or the main thread is interrupted, the others are told to stop (they look at the event once a
+block) and are waited for.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class _Team(Generic[T]):
 def run_all(jobs: Sequence[Job[T]], workers: int = 2) -> list[T]:
     """Run the jobs, the first ones first, on `workers` threads; return their results in order."""
     team = _Team(jobs)
-    threads = [threading.Thread(target=team.work, name=f"depickle-{i}", daemon=True) for i in range(min(workers, len(jobs)))]
+    threads = [
+        threading.Thread(target=team.work, name=f"depickle-{i}", daemon=True) for i in range(min(workers, len(jobs)))
+    ]
     try:
         for thread in threads:
             thread.start()

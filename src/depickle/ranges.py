@@ -1,12 +1,13 @@
 """Bytes with an address: a range of a source, and a source that can be read at an offset.
 
-Nothing here knows a format. A `Source` is opened read-only once and read by position (`pread`), so that several threads
-can share it; it remembers size and modification time so that a change under the reader's feet is found out.
+Nothing here knows a format. A `Source` is opened read-only once and read by position (`pread`), so that several
+threads can share it; it remembers size and modification time so that a change under the reader's feet is found out.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +28,7 @@ class ByteRange:
 
     @property
     def end(self) -> int:
+        """The offset after the last byte."""
         return self.offset + self.length
 
 
@@ -60,7 +62,7 @@ class FileSource:
         self._fd = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
         try:
             status = os.fstat(self._fd)
-            if not os.path.stat.S_ISREG(status.st_mode):  # type: ignore[attr-defined]
+            if not stat.S_ISREG(status.st_mode):
                 raise Malformed("is not a regular file", file=self.path)
         except BaseException:
             os.close(self._fd)
@@ -75,14 +77,17 @@ class FileSource:
         self.close()
 
     def close(self) -> None:
+        """Close the file; closing twice is fine."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def fileno(self) -> int:
+        """The file descriptor."""
         return self._fd
 
     def read(self, offset: int, length: int) -> bytes:
+        """Return exactly `length` bytes at `offset`."""
         if offset < 0 or length < 0 or offset + length > self.length:
             raise Malformed(
                 f"needs {length} bytes, the file ends at {self.length}", file=self.name, record="byte", offset=offset
@@ -95,6 +100,7 @@ class FileSource:
         return bytes(rest)
 
     def readinto(self, offset: int, buffer: memoryview) -> None:
+        """Fill `buffer` from `offset`."""
         done = 0
         while done < len(buffer):
             count = os.preadv(self._fd, [buffer[done:]], offset + done)

@@ -43,7 +43,9 @@ class Record:
         made: dict[str, Json] = {}
         for item in fields(self):
             value = getattr(self, item.name)
-            made[item.name] = list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+            made[item.name] = (
+                list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+            )
         if not self.skipped:
             del made["skipped"]
         return made

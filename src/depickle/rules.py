@@ -1,8 +1,9 @@
 """The closed table of what may happen to bytes on their way, besides being copied.
 
-Each rule is a small pure function over a block of whole elements, so that a tensor of any size passes in constant memory. `width` is the
-width of a component in bytes (of one float of a complex number). A conversion names its rules in the plan and in the record; the verifier
-has a check of its own for each (`verify.py`) and never calls these functions.
+Each rule is a small pure function over a block of whole elements, so that a tensor of any size passes in constant
+memory. `width` is the width of a component in bytes (of one float of a complex number). A conversion names its
+rules in the plan and in the record; the verifier has a check of its own for each (`verify.py`) and never calls
+these functions.
 """
 
 from __future__ import annotations

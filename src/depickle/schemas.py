@@ -1,11 +1,13 @@
 """THE table of weight classes: one row per torchao tensor subclass, and the values that may stand in their attributes.
 
-Pure data, to be checked against torchao side by side. A row lists a class's parts (inner tensors) and attributes in the order in which
-torchao 0.18's `flatten_tensor_state_dict` writes them (optional ones first), under 0.18's names, with the names that earlier
-releases pickled (`was`). `modules` are the places that pickles name it by. How a row is applied is in `weights.py`; the rules named in
-`lift` (a class of an older release to one of today's) are functions of `lift.py`.
+Pure data, to be checked against torchao side by side. A row lists a class's parts (inner tensors) and attributes in
+the order in which torchao 0.18's `flatten_tensor_state_dict` writes them (optional ones first), under 0.18's names,
+with the names that earlier releases pickled (`was`). `modules` are the places that pickles name it by. How a row is
+applied is in `weights.py`; the rules named in `lift` (a class of an older release to one of today's) are functions
+of `lift.py`.
 
-Sources: torchao 0.7.0 to 0.18.0, `tensor_data_names`, `tensor_attribute_names`, their optional kin, and real files of each.
+Sources: torchao 0.7.0 to 0.18.0, `tensor_data_names`, `tensor_attribute_names`, their optional kin, and real files
+of each.
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ class Part:
 class Attribute:
     """A field of the class that is no tensor.
 
-    `default` is what a file without it means (REQUIRED: it must be there); `outer` takes it from the wrapper (`dtype` or `shape`) instead
-    of the state. `inert` fields are left out of a file when they have their default, since older releases do not know them.
+    `default` is what a file without it means (REQUIRED: it must be there); `outer` takes it from the wrapper (`dtype`
+    or `shape`) instead of the state. `inert` fields are left out of a file when they have their default, since older
+    releases do not know them.
     """
 
     name: str
@@ -300,7 +303,11 @@ CURRENT: Final[tuple[Schema, ...]] = (
             Part("zero_point"),
         ),
         # activation_dtype: 0.17; bfloat16 is what every older release does
-        attributes=(Attribute("activation_dtype", "dtype", {"_type": "torch.dtype", "_data": "bfloat16"}, inert=True), _BLOCK, _SHAPE),
+        attributes=(
+            Attribute("activation_dtype", "dtype", {"_type": "torch.dtype", "_data": "bfloat16"}, inert=True),
+            _BLOCK,
+            _SHAPE,
+        ),
         check="halved",
     ),
     Schema(
@@ -352,7 +359,10 @@ CURRENT: Final[tuple[Schema, ...]] = (
         seen="0.7 to 0.18",
         scheme="mx",
         flattened="0.17",
-        parts=(Part("qdata", _FP8 | _U8, was=("_data",)), Part("scale", frozenset({"float8_e8m0fnu"}), was=("_scale_e8m0",))),
+        parts=(
+            Part("qdata", _FP8 | _U8, was=("_data",)),
+            Part("scale", frozenset({"float8_e8m0fnu"}), was=("_scale_e8m0",)),
+        ),
         attributes=(
             Attribute("elem_dtype", "value", was=("_elem_dtype",)),
             Attribute("block_size", "int", was=("_block_size",)),
@@ -421,10 +431,18 @@ V1: Final[tuple[Schema, ...]] = (
     *(
         Schema(name, modules, seen=seen, scheme="v1", lift="inner")
         for name, modules, seen in (
-            ("PlainAQTTensorImpl", ("torchao.dtypes.uintx.plain_layout", "torchao.dtypes.affine_quantized_tensor"), "0.7 to 0.17"),
+            (
+                "PlainAQTTensorImpl",
+                ("torchao.dtypes.uintx.plain_layout", "torchao.dtypes.affine_quantized_tensor"),
+                "0.7 to 0.17",
+            ),
             ("Float8AQTTensorImpl", ("torchao.dtypes.floatx.float8_layout",), "0.7 to 0.15"),
             ("QDQTensorImpl", ("torchao.dtypes.uintx.q_dq_layout",), "0.11 to 0.15"),
-            ("TensorCoreTiledAQTTensorImpl", ("torchao.dtypes.uintx.tensor_core_tiled_layout",), "none (read in 0.7 to 0.16)"),
+            (
+                "TensorCoreTiledAQTTensorImpl",
+                ("torchao.dtypes.uintx.tensor_core_tiled_layout",),
+                "none (read in 0.7 to 0.16)",
+            ),
             (
                 "Int4CPUAQTTensorImpl",
                 ("torchao.dtypes.uintx.int4_cpu_layout", "torchao.dtypes.uintx.tensor_core_tiled_layout"),
@@ -444,14 +462,27 @@ UNSUPPORTED: Final[tuple[Schema, ...]] = tuple(
     Schema(name, modules, seen=seen, scheme="unsupported")
     for name, modules, seen in (
         ("NF4Tensor", ("torchao.dtypes.nf4tensor", "torchao.dtypes", f"{_WORKFLOWS}.nf4.nf4_tensor"), "0.7 to 0.18"),
-        ("UintxTensor", ("torchao.dtypes.uintx.uintx_layout", "torchao.prototype.dtypes.uintx.uintx_layout"), "0.7 to 0.16"),
+        (
+            "UintxTensor",
+            ("torchao.dtypes.uintx.uintx_layout", "torchao.prototype.dtypes.uintx.uintx_layout"),
+            "0.7 to 0.16",
+        ),
         ("Int4PreshuffledTensor", (_TORCHAO, f"{_WORKFLOWS}.int4.int4_preshuffled_tensor"), "0.14 to 0.18"),
         (
             "Int4OpaqueTensor",
-            (_TORCHAO, "torchao.prototype.int4_opaque_tensor", "torchao.prototype.quantization.int4", f"{_WORKFLOWS}.int4.int4_opaque_tensor"),
+            (
+                _TORCHAO,
+                "torchao.prototype.int4_opaque_tensor",
+                "torchao.prototype.quantization.int4",
+                f"{_WORKFLOWS}.int4.int4_opaque_tensor",
+            ),
             "0.14 to 0.18",
         ),
-        ("Int4MarlinSparseTensor", (_TORCHAO, f"{_WORKFLOWS}.int4.int4_marlin_sparse_tensor"), "none (read in 0.13 to 0.15)"),
+        (
+            "Int4MarlinSparseTensor",
+            (_TORCHAO, f"{_WORKFLOWS}.int4.int4_marlin_sparse_tensor"),
+            "none (read in 0.13 to 0.15)",
+        ),
         ("Float8OpaqueTensor", ("torchao.prototype.float8_opaque_tensor",), "none (read in 0.15 to 0.18)"),
         (
             "Float8Sparse2x4_1DData1DMetadataTensor",

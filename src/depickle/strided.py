@@ -1,8 +1,9 @@
 """Strided bytes: where the elements of a view lie, and gathering them in constant memory.
 
-A `Strided` is geometry only: a storage's range, the width of an element, shape and strides in elements. `blocks` yields its elements in
-row-major order, a tile at a time: a tile whose elements lie close together is read with one call and rearranged in memory; otherwise
-each run along the smallest stride is read by itself. Memory is bounded by `TILE`, whatever the view.
+A `Strided` is geometry only: a storage's range, the width of an element, shape and strides in elements. `blocks`
+yields its elements in row-major order, a tile at a time: a tile whose elements lie close together is read with one
+call and rearranged in memory; otherwise each run along the smallest stride is read by itself. Memory is bounded by
+`TILE`, whatever the view.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Final
+from typing import Final, Literal
 
 from .ranges import ByteRange, Source
 
 TILE: Final = 8 * 1024 * 1024  # bytes of output gathered at once: long enough runs for a transposed matrix
 _DENSE: Final = 4  # a tile is read whole if it covers at least a quarter of its span
-_FORMATS: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
+_FORMATS: Final[dict[int, Literal["B", "H", "I", "Q"]]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """`shape` elements of `itemsize` bytes each, the first at element `offset` of `storage`, `stride` elements apart."""
+    """`shape` elements of `itemsize` bytes each, from element `offset` of `storage` on, `stride` elements apart."""
 
     storage: ByteRange
     itemsize: int
@@ -114,7 +115,7 @@ def _by_runs(view: Strided, source: Source, first: int, tile: list[tuple[int, in
 def _place(
     memory: bytes, tile: list[tuple[int, int]], steps: list[int], out: bytearray, to: int, itemsize: int
 ) -> None:
-    """Put the elements of `memory` (strides of `tile`) to their places in `out` (strides `steps`, from element `to`)."""
+    """Put the elements of `memory` (strides of `tile`) into `out` (strides `steps`, from element `to`)."""
     if not tile:
         out[to * itemsize : (to + 1) * itemsize] = memory[:itemsize]
         return
@@ -130,4 +131,4 @@ def _place(
         if stride:
             target[start:stop:step] = source[at : at + (size - 1) * stride + 1 : stride]
         else:
-            target[start:stop:step] = memoryview(source[at : at + 1].tobytes() * size).cast(source.format)
+            target[start:stop:step] = memoryview(source[at : at + 1].tobytes() * size).cast(_FORMATS[itemsize])

@@ -1,9 +1,10 @@
 """Inert calls become tensor views: which bytes of which storage, under which shape and stride.
 
-In: the values that the machine built for `torch._utils._rebuild_tensor_v2` and its kin, and the archive's storages. Out: `TensorView`s,
-each of which has proved on construction that its farthest element lies inside its storage. Forms as torch 2.13 writes them
-(`torch/_tensor.py` `_reduce_ex_internal`, `torch/_utils.py`); what it can save and safetensors cannot hold (sparse, nested, meta,
-quantised by torch itself) is refused by what it is. No byte of tensor data is read here.
+In: the values that the machine built for `torch._utils._rebuild_tensor_v2` and its kin, and the archive's storages.
+Out: `TensorView`s, each of which has proved on construction that its farthest element lies inside its storage.
+Forms as torch 2.13 writes them (`torch/_tensor.py` `_reduce_ex_internal`, `torch/_utils.py`); what it can save and
+safetensors cannot hold (sparse, nested, meta, quantised by torch itself) is refused by what it is. No byte of
+tensor data is read here.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ STORAGE_CLASSES: Final = frozenset(
 class TensorView:
     """A strided view of a storage.
 
-    `shape` and `stride` count elements, `offset` elements from the start of `storage`, which is a range of bytes of the file.
-    `swapped`: the storage is big endian. `conj`, `neg`: torch's lazy bits, to be resolved while reading.
+    `shape` and `stride` count elements, `offset` elements from the start of `storage`, which is a range of bytes of
+    the file. `swapped`: the storage is big endian. `conj`, `neg`: torch's lazy bits, to be resolved while reading.
     """
 
     dtype: DType
@@ -85,6 +86,7 @@ class TensorView:
 
     @property
     def numel(self) -> int:
+        """How many elements the view shows."""
         numel = 1
         for size in self.shape:
             numel *= size
@@ -144,7 +146,8 @@ def is_tensor(value: Inert) -> bool:
 
 
 def read_tensor(value: Inert, storages: Storages, notes: list[str]) -> TensorView:
-    """Read a plain tensor or Parameter. Attributes that Python hung on it go into `notes`, since no container carries them."""
+    """Read a plain tensor or Parameter. Attributes that Python hung on it go into `notes`, since no container carries
+    them."""
     name, args = call_of(value, "a tensor")
     if name in ("torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3", "torch._utils._rebuild_tensor"):
         return _strided(name, args, storages)
@@ -203,7 +206,11 @@ def dtype_of(value: Inert) -> DType:
 
 def _strided(name: str, args: tuple[Inert, ...], storages: Storages) -> TensorView:
     version3 = name.endswith("_v3")
-    if not (4 if name.endswith("_tensor") else 6 + version3) <= len(args) <= (4 if name.endswith("_tensor") else 7 + version3):
+    if (
+        not (4 if name.endswith("_tensor") else 6 + version3)
+        <= len(args)
+        <= (4 if name.endswith("_tensor") else 7 + version3)
+    ):
         raise Malformed(f"{name} has {len(args)} arguments")
     storage, dtype = _storage(args[0], storages)
     if len(args) > 5:
@@ -234,7 +241,12 @@ def _storage(value: Inert, storages: Storages) -> tuple[ByteRange, DType | None]
     if type(value) is not PersistentId:
         raise Malformed(f"a tensor's storage is {describe(value)}, expected a persistent id")
     pid = value.pid
-    if type(pid) is not tuple or len(pid) not in (5, 6) or pid[0] != "storage" or (len(pid) == 6 and pid[5] is not None):
+    if (
+        type(pid) is not tuple
+        or len(pid) not in (5, 6)
+        or pid[0] != "storage"
+        or (len(pid) == 6 and pid[5] is not None)
+    ):
         raise Malformed("a persistent id is not ('storage', class, key, location, count)", offset=value.offset)
     _, cls, key, location, count = pid[:5]
     if type(cls) is not Global or type(key) is not str or type(location) is not str or type(count) is not int:
@@ -244,7 +256,9 @@ def _storage(value: Inert, storages: Storages) -> tuple[ByteRange, DType | None]
     if key not in storages.ranges:
         raise Malformed(f"storage {key!r} is not in the file", offset=value.offset)
     if storages.declared.setdefault(key, cls.name) != cls.name:
-        raise Malformed(f"storage {key!r} is declared as {storages.declared[key]} and as {cls.name}", offset=value.offset)
+        raise Malformed(
+            f"storage {key!r} is declared as {storages.declared[key]} and as {cls.name}", offset=value.offset
+        )
     dtype = BY_STORAGE.get(cls.name)
     found = storages.ranges[key]
     if count * (dtype.itemsize if dtype else 1) != found.length:

@@ -20,7 +20,8 @@ _EVERY: Final = 0.1  # seconds between two updates
 
 
 class Progress:
-    """A progress bar on stderr: bytes done of bytes to do, rate, time left. Nothing where stderr is no terminal, or with `quiet`."""
+    """A progress bar on stderr: bytes done of bytes to do, rate, time left. Nothing where stderr is no terminal, or
+    with `quiet`."""
 
     def __init__(self, label: str, *, quiet: bool) -> None:
         self._label = show(label, 40)
@@ -86,7 +87,8 @@ def record_text(record: Record) -> str:
         f"  {record.kind}, {record.tensors} tensors, {record.quantized} quantised"
         + (f", scheme {show(record.scheme)}" if record.scheme else "")
         + (f", int8 of {record.int8_source}" if record.int8_source else ""),
-        f"  source  sha256 {record.src_sha256} ({size_text(record.src_bytes)})" + ("" if record.src_sha256_checked else " NOT CHECKED"),
+        f"  source  sha256 {record.src_sha256} ({size_text(record.src_bytes)})"
+        + ("" if record.src_sha256_checked else " NOT CHECKED"),
         f"  result  sha256 {record.dst_sha256} ({size_text(record.dst_bytes)})",
     ]
     if record.rules:
@@ -99,11 +101,15 @@ def plan_text(src: str, dst: str, layout: Layout) -> str:
     """A plan, one line a segment."""
     lines = [f"{show(src)} -> {show(dst)}"]
     for file in layout.as_json():
-        lines.append(f"  {file['length']} bytes, data from byte {file['head']}, rules {file['rules'] or 'none: every byte is copied'}")
+        lines.append(
+            f"  {file['length']} bytes, data from byte {file['head']}, rules {file['rules'] or 'none: every byte is copied'}"
+        )
         for segment in file["segments"]:  # type: ignore[attr-defined]
             _, offset, length = segment["from"]
             rules = f" [{', '.join(segment['rules'])}]" if "rules" in segment else ""
-            lines.append(f"  {segment['at']:>14} +{segment['length']:<12} <- {offset:>14} +{length:<12} {show(segment['tensor'])}{rules}")
+            lines.append(
+                f"  {segment['at']:>14} +{segment['length']:<12} <- {offset:>14} +{length:<12} {show(segment['tensor'])}{rules}"
+            )
     return "\n".join(lines)
 
 
@@ -119,10 +125,15 @@ def inspection_text(found: Inspection) -> str:
     lines += [f"  metadata  {show(key)} = {show(str(value), 100)}" for key, value in found.metadata.items()]
     for group in found.groups:
         scheme = f" [{group.scheme}]" if group.scheme else ""
-        lines.append(f"  weights   {group.count:>6} x {group.classes}{scheme}: {group.dtypes}, {size_text(group.nbytes)}, e.g. {show(group.example)}")
+        lines.append(
+            f"  weights   {group.count:>6} x {group.classes}{scheme}: {group.dtypes}, {size_text(group.nbytes)}, e.g. {show(group.example)}"
+        )
     if found.int8_source:
         lines.append(f"  int8      from {found.int8_source}")
-    lines += [f"  global    {show(name)}" + (f" ({count} times)" if count > 1 else "") for name, count in found.globals.items()]
+    lines += [
+        f"  global    {show(name)}" + (f" ({count} times)" if count > 1 else "")
+        for name, count in found.globals.items()
+    ]
     lines += [f"  no form   {show(name)} would be refused (see docs/classes.md)" for name in found.without_form[:20]]
     lines += [f"  JSON      {show(text)}" for text in found.normalised]
     lines += [f"  note      {show(text, 400)}" for text in found.warnings]

@@ -1,7 +1,7 @@
 """Prove that an output holds what its source holds, within a conversion or on a pair made earlier.
 
-Differences are looked for in the order of their price: the header's seal and form, what the two files say of themselves, every byte. The bytes are
-compared on two threads while the files are hashed.
+Differences are looked for in the order of their price: the header's seal and form, what the two files say of
+themselves, every byte. The bytes are compared on two threads while the files are hashed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,14 @@ def described_findings(source: Checkpoint, output: Checkpoint) -> list[str]:
 
 def compare_jobs(source: Checkpoint, output: Checkpoint, progress: Progress) -> list[Callable[[Event], list[str]]]:
     """The byte comparison, cut into jobs for `run_all`; each returns its findings."""
-    return [partial(_compare, source.source, output.source, batch, progress) for batch in batches(pairs(source, output))]
+    return [
+        partial(_compare, source.source, output.source, batch, progress) for batch in batches(pairs(source, output))
+    ]
 
 
-def _compare(source: FileSource, output: FileSource, batch: Sequence[Pair], progress: Progress, stop: Event) -> list[str]:
+def _compare(
+    source: FileSource, output: FileSource, batch: Sequence[Pair], progress: Progress, stop: Event
+) -> list[str]:
     return Comparer(source, output, stop=stop, progress=progress).findings(batch)
 
 

@@ -1,12 +1,12 @@
 """A pickle machine that builds inert values and never resolves a name.
 
-Bytes go in; out come the value that the pickle describes, made of plain containers, scalars and the classes of `inert.py`, and a
-list of every global and every persistent id that it mentions. GLOBAL pushes a `Global`, REDUCE pushes a `Call`: nothing is
-imported, called or set as an attribute, so there is nothing that a file could run. What is acceptable is decided afterwards, on
-values, by others.
+Bytes go in; out come the value that the pickle describes, made of plain containers, scalars and the classes of
+`inert.py`, and a list of every global and every persistent id that it mentions. GLOBAL pushes a `Global`, REDUCE
+pushes a `Call`: nothing is imported, called or set as an attribute, so there is nothing that a file could run. What
+is acceptable is decided afterwards, on values, by others.
 
-The machine is a loop over a table from opcode to handler; the handlers are in `opcodes.py`. Structural faults are Malformed with the offset of
-their opcode; what is over a limit is Refused.
+The machine is a loop over a table from opcode to handler; the handlers are in `opcodes.py`. Structural faults are
+Malformed with the offset of their opcode; what is over a limit is Refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Program:
 def run(data: bytes, start: int = 0, limits: Limits = LIMITS) -> Program:
     """Read the pickle at `start` of `data`.
 
-    Raises Malformed where the bytes are no pickle, Refused where they ask for more than `limits` allow; both with the offset.
+    Raises Malformed where the bytes are no pickle, Refused where they ask for more than `limits` allow; both with the
+    offset.
     """
     machine = State(data, limits)
     table: list[Handler] = [_unknown(machine)] * 256

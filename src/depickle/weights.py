@@ -1,8 +1,9 @@
 """Inert instances become weights: a class name, its parts as tensor views, its attributes as JSON.
 
-In: the value of one entry of a state dict. Out: a `Weight`, spelled as the file spells it; `lift.py` brings it to today's class. A plain
-tensor is a `Weight` without a class and with one part; a class within a class (the v1 families) is a weight within a weight. The form
-of a wrapper's pickle is that of torch 2.13's `_reduce_ex_internal`: `_rebuild_from_type_v2(_rebuild_wrapper_subclass, cls, args, state)`.
+In: the value of one entry of a state dict. Out: a `Weight`, spelled as the file spells it; `lift.py` brings it to
+today's class. A plain tensor is a `Weight` without a class and with one part; a class within a class (the v1
+families) is a weight within a weight. The form of a wrapper's pickle is that of torch 2.13's `_reduce_ex_internal`:
+`_rebuild_from_type_v2(_rebuild_wrapper_subclass, cls, args, state)`.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Weight:
         """All tensors in the tree, by dotted path of part names."""
         found: dict[str, Part] = {}
         for name, part in self.parts.items():
-            if type(part) is Part:
+            if isinstance(part, Part):
                 found[name] = part
             else:
                 found.update({f"{name}.{inner}": leaf for inner, leaf in part.leaves().items()})
@@ -77,7 +78,8 @@ def plain(view: TensorView) -> Part:
 def read_weight(value: Inert, storages: Storages, notes: list[str], depth: int = 0) -> Weight:
     """Read one entry of a state dict.
 
-    Raises Refused for a class without a schema, a tensor that safetensors cannot hold, and anything that is no tensor at all.
+    Raises Refused for a class without a schema, a tensor that safetensors cannot hold, and anything that is no tensor
+    at all.
     """
     if not is_tensor(value):
         raise Refused(f"is {describe(value)}, not a tensor")

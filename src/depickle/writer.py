@@ -1,10 +1,12 @@
 """Execute one file of a layout: stream its segments to disk, and let it appear under its name only when it is proved.
 
-Knows no format: it copies ranges, runs views through named rules, and fills in the head when the digests are known. Small segments are gathered
-into one buffer before they are written, so that ten thousand small tensors do not cost ten thousand writes.
+Knows no format: it copies ranges, runs views through named rules, and fills in the head when the digests are known.
+Small segments are gathered into one buffer before they are written, so that ten thousand small tensors do not cost
+ten thousand writes.
 
-A `Pending` file lives in the destination's folder under a name of its own and holds a lock on itself; whatever ends the process, the next run
-finds the litter by its name and removes what it can lock. Publishing is fsync of the file, an atomic link or rename, fsync of the folder.
+A `Pending` file lives in the destination's folder under a name of its own and holds a lock on itself; whatever ends
+the process, the next run finds the litter by its name and removes what it can lock. Publishing is fsync of the
+file, an atomic link or rename, fsync of the folder.
 """
 
 from __future__ import annotations
@@ -19,14 +21,10 @@ from typing import Final, Protocol
 from .digest import Cancelled, Progress
 from .errors import Malformed, Refused
 from .layout import Copy, OutFile, Transform
+from .locks import try_lock
 from .ranges import Source
 from .rules import apply
 from .strided import TILE, blocks
-
-try:
-    import fcntl
-except ImportError:  # Windows has no flock; a killed run's litter stays there until it is removed by hand
-    fcntl = None  # type: ignore[assignment]
 
 BLOCK: Final = 512 * 1024  # half an L2 cache: written, and hashed while it is still there
 _PREFIX: Final = ".depickle-"
@@ -36,7 +34,8 @@ _SUFFIX: Final = ".part"
 class Hash(Protocol):
     """What hashlib returns."""
 
-    def update(self, data: bytes | memoryview) -> None: ...
+    def update(self, data: bytes | memoryview) -> None:
+        """Take in the next bytes."""
 
 
 class Pending:
@@ -55,6 +54,7 @@ class Pending:
         self.discard()
 
     def fileno(self) -> int:
+        """The temporary file's descriptor."""
         return self._fd
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
@@ -101,7 +101,9 @@ def _create(folder: str) -> tuple[str, int]:
         path = os.path.join(folder, f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}")
         fd = os.open(path, flags, 0o666)  # less the umask, like any new file
         try:
-            if _lock(fd) and os.path.lexists(path):  # else another run's sweep came between the two calls
+            if try_lock(fd, otherwise=True) and os.path.lexists(
+                path
+            ):  # else another run's sweep came between the two calls
                 return path, fd
         except BaseException:
             os.unlink(path)
@@ -110,22 +112,8 @@ def _create(folder: str) -> tuple[str, int]:
         os.close(fd)
 
 
-def _lock(fd: int) -> bool:
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:  # a file system without locks
-        return error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-    return True
-
-
 def _sweep(folder: str) -> None:
     """Remove what killed runs left behind: temporary files that nobody holds."""
-    if fcntl is None:
-        return
     for name in os.listdir(folder):
         if not (name.startswith(_PREFIX) and name.endswith(_SUFFIX)):
             continue
@@ -135,8 +123,8 @@ def _sweep(folder: str) -> None:
         except OSError:
             continue
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(path)
+            if try_lock(fd, otherwise=False):
+                os.unlink(path)
         except OSError:
             pass
         finally:
@@ -198,7 +186,8 @@ def write_data(
 
 
 def _pieces(segments: tuple[Copy | Transform, ...], sources: tuple[Source, ...]) -> Iterator[memoryview]:
-    """The bytes of the segments in blocks of up to BLOCK bytes, small segments together. A block is valid until the next is asked for."""
+    """The bytes of the segments in blocks of up to BLOCK bytes, small segments together. A block is valid until the
+    next is asked for."""
     buffer = memoryview(bytearray(BLOCK))
     filled = 0
     for segment in segments:

@@ -1,9 +1,9 @@
 """A file becomes named records, each a range of bytes; what they mean is for others to say.
 
-`open_archive` looks at a file's first bytes and hands it to the reader for its container, `archive.zip` or `archive.legacy`;
-the name of the file plays no part. A file that is neither is refused by what it is (Refused for another known format,
-Malformed for what is no format at all), in one line that says what to do where there is something to do. `sniff` does the
-looking alone and knows safetensors too, which has a reader elsewhere.
+`open_archive` looks at a file's first bytes and hands it to the reader for its container, `archive.zip` or
+`archive.legacy`; the name of the file plays no part. A file that is neither is refused by what it is (Refused for
+another known format, Malformed for what is no format at all), in one line that says what to do where there is
+something to do. `sniff` does the looking alone and knows safetensors too, which has a reader elsewhere.
 
 The tables below are read from the top. Magic numbers: the formats' own specifications; file(1) has most of them.
 """

@@ -1,14 +1,15 @@
 """The stream that torch.save wrote before 1.6: five pickles, then each storage as a count and its bytes.
 
-In: a source that begins with one of `MAGICS`. Out: an `Archive`, or Malformed or Refused. The stream has no directory: where a
-pickle ends is known when it has been run, and how long a storage is follows from the persistent ids of the fourth pickle, so this
-is the one archive reader that needs the machine. The pickles are magic number, protocol 1001, sys_info, the object, and the
-list of storage keys; after it come, in that list's order, an int64 count and the bytes, without padding.
+In: a source that begins with one of `MAGICS`. Out: an `Archive`, or Malformed or Refused. The stream has no
+directory: where a pickle ends is known when it has been run, and how long a storage is follows from the persistent
+ids of the fourth pickle, so this is the one archive reader that needs the machine. The pickles are magic number,
+protocol 1001, sys_info, the object, and the list of storage keys; after it come, in that list's order, an int64
+count and the bytes, without padding.
 
 Source: `_legacy_save` and `_legacy_load` in `torch/serialization.py`, `THPStorage_writeFileRaw` in
-`torch/csrc/serialization.cpp`, torch 2.13. Counts and elements are little endian on every machine: a big-endian one swaps them
-on the way, by element, and torch.load ignores `little_endian`. What is not swapped well (complex, untyped) is refused if such a
-machine wrote it.
+`torch/csrc/serialization.cpp`, torch 2.13. Counts and elements are little endian on every machine: a big-endian one
+swaps them on the way, by element, and torch.load ignores `little_endian`. What is not swapped well (complex,
+untyped) is refused if such a machine wrote it.
 """
 
 from __future__ import annotations
@@ -124,7 +125,8 @@ class _Stream:
             self._head = self._source.read(0, length)
 
     def _need(self, at: int) -> int:
-        """Return how many bytes of the source the opcode at `at` may want to see; as many as there are if it cannot be helped."""
+        """Return how many bytes of the source the opcode at `at` may want to see; as many as there are if it cannot
+        be helped."""
         width = _LENGTHS.get(self._head[at], 0) if at < len(self._head) else 0
         end = at + 1 + width + int.from_bytes(self._head[at + 1 : at + 1 + width], "little")
         if end > self._source.length:
@@ -202,7 +204,9 @@ def _check_swapped(declared: Mapping[str, _Declared]) -> None:
             raise Refused(f"{what}, and this format does not say in which order its bytes are")
 
 
-def _place(source: Source, position: int, keys: list[str], declared: Mapping[str, _Declared]) -> Iterator[tuple[str, Record]]:
+def _place(
+    source: Source, position: int, keys: list[str], declared: Mapping[str, _Declared]
+) -> Iterator[tuple[str, Record]]:
     for key in keys:
         storage = declared[key]
         start, length = position + 8, storage.numel * storage.itemsize
@@ -211,7 +215,9 @@ def _place(source: Source, position: int, keys: list[str], declared: Mapping[str
             raise Malformed(f"{what}, the file ends at {source.length}: truncated?", offset=position)
         count = int.from_bytes(source.read(position, 8), "little", signed=True)
         if count != storage.numel:
-            raise Malformed(f"storage {show(key)} counts {count} elements, the object declares {storage.numel}", offset=position)
+            raise Malformed(
+                f"storage {show(key)} counts {count} elements, the object declares {storage.numel}", offset=position
+            )
         yield key, Record(f"storage {key}", ByteRange(start, length), None)
         position = start + length
     if position != source.length:

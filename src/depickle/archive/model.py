@@ -1,8 +1,9 @@
 """The two values that every archive reader returns: a file as named records, each a range of bytes.
 
-An `Archive` says where things are and never what they mean: which record is the pickle, which record holds the storage with
-which key, in which byte order. Everything in it has been checked against the container's own structure (`archive.zip`,
-`archive.legacy`); the bytes of the records have not been read, so CRC-32 values are carried for whoever reads them.
+An `Archive` says where things are and never what they mean: which record is the pickle, which record holds the
+storage with which key, in which byte order. Everything in it has been checked against the container's own structure
+(`archive.zip`, `archive.legacy`); the bytes of the records have not been read, so CRC-32 values are carried for
+whoever reads them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A torch.save file as records: `records` is all of them in the order of the file, `storages` those with tensor data.
+    """A torch.save file as records: `records` is all of them in the order of the file, `storages` those with tensor
+    data.
 
     `kind` is "torch-zip" or "torch-legacy"; `storages` is by torch's key; `notes` is what a reader should hear of.
     """

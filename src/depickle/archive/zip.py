@@ -137,7 +137,7 @@ def _bad(kind: type[Error], entry: _Entry, message: str) -> Error:
     return kind(f"record {show(entry.name)} {message}", offset=entry.header)
 
 
-# --- the end records --------------------------------------------------------------------------------------------------
+# --- the end records ------------------------------------------------------------------------------------------------
 
 
 def _find_directory(source: Source) -> _Bounds:
@@ -159,7 +159,9 @@ def _find_directory(source: Source) -> _Bounds:
     if bounds.length > MAX_DIRECTORY_BYTES:
         raise Refused(f"has a zip directory of {bounds.length} bytes, over the limit of {MAX_DIRECTORY_BYTES}")
     if bounds.offset + bounds.length != stop:
-        raise Malformed(f"the zip directory is said to end at {bounds.offset + bounds.length}, expected {stop}", offset=end)
+        raise Malformed(
+            f"the zip directory is said to end at {bounds.offset + bounds.length}, expected {stop}", offset=end
+        )
     return bounds
 
 
@@ -189,7 +191,7 @@ def _no_end(source: Source) -> Error:
     return Refused(f"has {length - at - _END} bytes after its zip end record, torch.save writes none", offset=offset)
 
 
-# --- the central directory --------------------------------------------------------------------------------------------
+# --- the central directory ------------------------------------------------------------------------------------------
 
 
 def _read_directory(data: bytes, bounds: _Bounds) -> Iterator[_Entry]:
@@ -248,7 +250,7 @@ def _extra_fields(extra: bytes, name: str, offset: int) -> dict[int, bytes]:
     return fields
 
 
-# --- names and forms --------------------------------------------------------------------------------------------------
+# --- names and forms ------------------------------------------------------------------------------------------------
 
 
 def _find_prefix(names: Sequence[str]) -> str:
@@ -310,7 +312,7 @@ def _check_form(entry: _Entry) -> None:
         raise _bad(Refused, entry, f"is {what}, expected a plain file")
 
 
-# --- local headers ----------------------------------------------------------------------------------------------------
+# --- local headers --------------------------------------------------------------------------------------------------
 
 
 class _Window:
@@ -352,7 +354,8 @@ def _place(source: Source, entries: Sequence[_Entry], stop: int) -> list[int]:
 
 
 def _read_local(window: _Window, entry: _Entry, stop: int) -> tuple[int, bool]:
-    """Compare a local header with its directory entry; return where the data begins and whether there is a zip64 field."""
+    """Compare a local header with its directory entry; return where the data begins and whether there is a zip64
+    field."""
     length = _LOCAL + len(entry.raw)
     if entry.header + length > stop:
         raise _bad(Malformed, entry, f"has its local header past the start of the zip directory at {stop}")
@@ -392,7 +395,7 @@ def _read_descriptor(window: _Window, entry: _Entry, offset: int, stop: int, *, 
     raise Malformed(f"record {show(entry.name)} has a data descriptor that disagrees with the directory", offset=offset)
 
 
-# --- what torch puts into it ------------------------------------------------------------------------------------------
+# --- what torch puts into it ----------------------------------------------------------------------------------------
 
 
 def _archive(source: Source, entries: Sequence[_Entry], starts: Sequence[int], prefix: str) -> Archive:

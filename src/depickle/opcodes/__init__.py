@@ -1,7 +1,7 @@
 """One handler for each pickle opcode, in groups: tables of closures over the state of one run.
 
-A handler gets the position after its opcode and returns the position of the next. Opcodes as in CPython's Lib/pickle.py, protocols 0 to 5; a test holds
-the tables against `pickletools`.
+A handler gets the position after its opcode and returns the position of the next. Opcodes as in CPython's
+Lib/pickle.py, protocols 0 to 5; a test holds the tables against `pickletools`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from .containers import containers
-from .memo import marks_and_memo
-from .objects import framing, objects
+from .memo import marks, memory
+from .objects import framing, objects, state_and_references
 from .state import MARK, Handler, State, Stop
 from .values import scalars, texts
 
 __all__ = ["GROUPS", "MARK", "Handler", "State", "Stop"]
 
-GROUPS: Final = (scalars, texts, containers, marks_and_memo, objects, framing)
+GROUPS: Final = (scalars, texts, containers, marks, memory, objects, state_and_references, framing)

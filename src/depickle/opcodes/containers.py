@@ -10,6 +10,7 @@ from .state import Handler, State, Table, check_key
 
 
 def containers(machine: State) -> Table:
+    """Tuples, lists, dicts and sets, empty ones and those made from a mark, and what fills them."""
     stack, pop_to_mark = machine.stack, machine.pop_to_mark
 
     def empty(make: Callable[[], Inert]) -> Handler:

@@ -8,8 +8,9 @@ from ..errors import Malformed, Refused
 from .state import MARK, UNSET, Handler, State, Table, integer, u32
 
 
-def marks_and_memo(machine: State) -> Table:
-    data, stack, marks, memo = machine.data, machine.stack, machine.marks, machine.memo
+def marks(machine: State) -> Table:
+    """MARK, POP, POP_MARK and DUP."""
+    stack, marks = machine.stack, machine.marks
 
     def mark(pos: int) -> int:
         if len(marks) >= machine.limits.marks:
@@ -26,6 +27,19 @@ def marks_and_memo(machine: State) -> Table:
     def pop_mark(pos: int) -> int:
         machine.pop_to_mark()
         return pos
+
+    def dup(pos: int) -> int:
+        if stack[-1] is MARK:
+            raise Malformed("a MARK cannot be duplicated")
+        stack.append(stack[-1])
+        return pos
+
+    return {ord("("): mark, ord("0"): pop, ord("1"): pop_mark, ord("2"): dup}
+
+
+def memory(machine: State) -> Table:
+    """The memo: PUT, GET and their kin."""
+    data, stack, memo = machine.data, machine.stack, machine.memo
 
     def put(index: int) -> None:
         if stack[-1] is MARK:
@@ -83,17 +97,7 @@ def marks_and_memo(machine: State) -> Table:
         put(len(memo))
         return pos
 
-    def dup(pos: int) -> int:
-        if stack[-1] is MARK:
-            raise Malformed("a MARK cannot be duplicated")
-        stack.append(stack[-1])
-        return pos
-
     return {
-        ord("("): mark,
-        ord("0"): pop,
-        ord("1"): pop_mark,
-        ord("2"): dup,
         ord("q"): binput,
         ord("r"): long_binput,
         ord("p"): by_line(put),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-
 from ..errors import Malformed, Refused
 from ..inert import Call, Extension, Global, Inert, PersistentId
-from .state import Handler, State, Stop, Table, Unpack, i32, u16, u64
+from .state import Handler, State, Stop, Table, Unpack, i32, u8, u16, u64
 
 
 def objects(machine: State) -> Table:
-    data, stack = machine.data, machine.stack
+    """Globals and calls: all of it inert."""
+    stack = machine.stack
 
     def name(module: Inert, attribute: Inert, offset: int) -> Global:
         if type(module) is not str or type(attribute) is not str:
@@ -63,6 +63,21 @@ def objects(machine: State) -> Table:
         stack.append(Call("call", func, tuple(args), pos - 1))
         return pos
 
+    return {
+        ord("c"): global_,
+        0x93: stack_global,
+        ord("R"): reduce,
+        0x81: newobj,
+        0x92: newobj_ex,
+        ord("i"): inst,
+        ord("o"): obj,
+    }
+
+
+def state_and_references(machine: State) -> Table:
+    """BUILD, persistent ids, and the numbers of copyreg's registry."""
+    data, stack = machine.data, machine.stack
+
     def build(pos: int) -> int:
         state = stack.pop()
         if type(stack[-1]) is not Call:
@@ -92,23 +107,17 @@ def objects(machine: State) -> Table:
         return push
 
     return {
-        ord("c"): global_,
-        0x93: stack_global,
-        ord("R"): reduce,
-        0x81: newobj,
-        0x92: newobj_ex,
-        ord("i"): inst,
-        ord("o"): obj,
         ord("b"): build,
         ord("Q"): binpersid,
         ord("P"): persid,
-        0x82: extension(lambda source, pos: (source[pos],), 1),
+        0x82: extension(u8, 1),
         0x83: extension(u16, 2),
         0x84: extension(i32, 4),
     }
 
 
 def framing(machine: State) -> Table:
+    """PROTO, FRAME, STOP, and the buffers of protocol 5."""
     data = machine.data
 
     def proto(pos: int) -> int:

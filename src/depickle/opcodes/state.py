@@ -1,6 +1,7 @@
 """The state of one run of the machine, which all handlers share: one stack, one list of marks, one memo.
 
-A mark is an object on the stack whose index is noted: whoever pops it by accident is found out when the mark is looked for, or at STOP.
+A mark is an object on the stack whose index is noted: whoever pops it by accident is found out when the mark is
+looked for, or at STOP.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ Unpack: TypeAlias = Callable[[bytes, int], tuple[int, ...]]
 
 
 class Mark:
+    """What MARK puts on the stack; there is one, and nothing else is it."""
+
     __slots__ = ()
 
 
@@ -88,6 +91,7 @@ def check_key(key: Inert) -> None:
 
 
 def integer(text: str, limits: Limits) -> int:
+    """Read an integer that is written out, if it is not too long."""
     if len(text) > limits.integer_bytes:
         raise Refused(f"an integer of {len(text)} digits is over the limit of {limits.integer_bytes}")
     return int(text)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from ..errors import Malformed
 from ..inert import Inert
-from .state import Handler, State, Table, Unpack, f64, i32, integer, u16, u32, u64
+from .state import Handler, State, Table, Unpack, f64, i32, integer, u8, u16, u32, u64
 
 
 def scalars(machine: State) -> Table:
+    """None, booleans, integers and floats, binary and as text."""
     data, stack, limits = machine.data, machine.stack, machine.limits
 
     def constant(value: Inert) -> Handler:
@@ -32,12 +33,12 @@ def scalars(machine: State) -> Table:
         return pos + 2
 
     def long1(pos: int) -> int:
-        length = data[pos]
+        length: int = data[pos]
         stack.append(int.from_bytes(machine.piece(pos + 1, length, limits.integer_bytes), "little", signed=True))
         return pos + 1 + length
 
     def long4(pos: int) -> int:
-        length = i32(data, pos)[0]
+        length: int = i32(data, pos)[0]
         stack.append(int.from_bytes(machine.piece(pos + 4, length, limits.integer_bytes), "little", signed=True))
         return pos + 4 + length
 
@@ -77,11 +78,12 @@ def scalars(machine: State) -> Table:
 
 
 def texts(machine: State) -> Table:
+    """Texts and bytes, by length or by line."""
     data, stack, limit = machine.data, machine.stack, machine.limits.text_bytes
 
     def sized(unpack: Unpack, width: int, make: Callable[[bytes], Inert]) -> Handler:
         def push(pos: int) -> int:
-            length = unpack(data, pos)[0]
+            length: int = unpack(data, pos)[0]
             pos += width
             stack.append(make(machine.piece(pos, length, limit)))
             return pos + length
@@ -89,7 +91,7 @@ def texts(machine: State) -> Table:
         return push
 
     def binunicode(pos: int) -> int:
-        end = pos + 4 + u32(data, pos)[0]
+        end: int = pos + 4 + u32(data, pos)[0]
         if end > len(data) or end - pos > limit:
             machine.piece(pos + 4, end - pos - 4, limit)
         stack.append(str(data[pos + 4 : end], "utf-8"))
@@ -107,20 +109,17 @@ def texts(machine: State) -> Table:
         stack.append(text[1:-1].encode().decode("unicode_escape"))
         return end
 
-    def one(source: bytes, pos: int) -> tuple[int]:
-        return (source[pos],)
-
     utf8 = bytes.decode
     latin1 = lambda raw: raw.decode("latin-1")  # noqa: E731 - Python 2 strings; torch reads them so as well
     return {
         ord("X"): binunicode,
-        0x8C: sized(one, 1, utf8),
+        0x8C: sized(u8, 1, utf8),
         0x8D: sized(u64, 8, utf8),
-        ord("C"): sized(one, 1, bytes),
+        ord("C"): sized(u8, 1, bytes),
         ord("B"): sized(u32, 4, bytes),
         0x8E: sized(u64, 8, bytes),
         0x96: sized(u64, 8, bytes),
-        ord("U"): sized(one, 1, latin1),
+        ord("U"): sized(u8, 1, latin1),
         ord("T"): sized(u32, 4, latin1),
         ord("V"): unicode_line,
         ord("S"): string_line,

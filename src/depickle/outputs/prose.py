@@ -1,6 +1,8 @@
-"""What `unsloth_quant_layout` says of each scheme: how a person rebuilds every weight from its plain tensors without torchao.
+"""What `unsloth_quant_layout` says of each scheme: how a person rebuilds every weight from its plain tensors without
+torchao.
 
-`M` is the module's name, `P` the parameter's (usually `weight`); N and K are the weight's rows and columns. Checked against torchao 0.18.
+`M` is the module's name, `P` the parameter's (usually `weight`); N and K are the weight's rows and columns. Checked
+against torchao 0.18.
 """
 
 from __future__ import annotations

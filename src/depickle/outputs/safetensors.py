@@ -1,21 +1,22 @@
-"""The safetensors container: torchao's flattened layout with our keys, and the plain one. `plan` writes it, `index` reads it.
+"""The safetensors container: torchao's flattened layout with our keys, and the plain one. `plan` writes it, `index`
+reads it.
 
-Normative text: docs/format.md. Names are built from the tree of a weight and never parsed back by prefix. `plan` takes a checkpoint to a
-`Layout`; `index` takes a file to the state dict that it describes and holds every tensor in it to account. They share the dtype table and
-the spelling of JSON, nothing else; tests hold both against the safetensors package and torchao's own reader.
+Normative text: docs/format.md. Names are built from the tree of a weight and never parsed back by prefix. `plan`
+takes a checkpoint to a `Layout`; `index` takes a file to the state dict that it describes and holds every tensor in
+it to account. They share the dtype table and the spelling of JSON, nothing else; tests hold both against the
+safetensors package and torchao's own reader.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from ..attributes import from_json
-from ..checkpoint import TAGS, Checkpoint, check_tag
+from ..checkpoint import Checkpoint, check_tag
 from ..dtypes import DType
 from ..errors import Malformed, Refused, located, show
 from ..header import MAX_HEADER, Header, encode, entry_json, length_prefix, read_header, sort_key
@@ -24,20 +25,30 @@ from ..lift import lift
 from ..ranges import FileSource
 from ..rules import Step
 from ..schemas import BY_SHORT_NAME, Json
+from ..statedict import TAGS
 from ..strided import blocks
 from ..tensors import TensorView, contiguous
 from ..weights import PLAIN, Part, Weight, plain
+from .names import (
+    FORMAT,
+    HEADER_KEYS,
+    METADATA,
+    NAMES,
+    ORDER,
+    PLAIN_SOURCE,
+    QUANT,
+    ROOT_PREFIX,
+    ROOTS,
+    SEAL,
+    TAG,
+    TAGGED_SOURCE,
+    TIES,
+    flat_names,
+    part_name,
+)
 from .prose import SCHEMES
 
-ROOT_PREFIX: Final = "unsloth_root::"
 ALIGNMENT: Final = 4096  # a page: the data can be mapped and read directly
-
-FORMAT, TAG, METADATA, QUANT = "format", "unsloth_format", "unsloth_metadata", "unsloth_quant_layout"
-TAGGED_SOURCE, PLAIN_SOURCE = "unsloth_source", "depickle_source"
-NAMES, ROOTS, ORDER, TIES, SEAL = "tensor_names", "unsloth_root_tensors", "depickle_order", "depickle_ties", "depickle_header"
-HEADER_KEYS: Final = frozenset(
-    {"__metadata__", FORMAT, TAG, METADATA, QUANT, TAGGED_SOURCE, PLAIN_SOURCE, NAMES, ROOTS, ORDER, TIES, SEAL}
-)
 
 # What readers compare to the letter before they rebuild torchao v1's class (docs/format.md).
 FACTS: Final[Mapping[str, Json]] = {
@@ -54,7 +65,8 @@ FACTS: Final[Mapping[str, Json]] = {
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a file came from, as its header says it: no path, no date. `earlier` is the provenance of a source that was converted before."""
+    """Where a file came from, as its header says it: no path, no date. `earlier` is the provenance of a source that
+    was converted before."""
 
     file: str
     bytes: int
@@ -66,7 +78,9 @@ class Provenance:
     def around_digest(self) -> tuple[str, str]:
         """The JSON text before and after the 64 digits of the source's SHA-256, which a plan does not know yet."""
         rest: dict[str, Json] = {"bytes": self.bytes}
-        rest.update({key: value for key, value in (("repo", self.repo), ("revision", self.revision)) if value is not None})
+        rest.update(
+            {key: value for key, value in (("repo", self.repo), ("revision", self.revision)) if value is not None}
+        )
         rest["converter"] = self.converter
         if self.earlier is not None:
             rest["from"] = self.earlier
@@ -74,7 +88,8 @@ class Provenance:
 
 
 def plan(checkpoint: Checkpoint, name: str, provenance: Provenance, *, drop_ties: bool = False) -> Layout:
-    """Plan the file `name`: every part of every weight gets its place. Raises Refused for what the layout cannot name."""
+    """Plan the file `name`: every part of every weight gets its place. Raises Refused for what the layout cannot
+    name."""
     dropped = droppable_ties(checkpoint) if drop_ties else dict(checkpoint.dropped)
     kept = {key: weight for key, weight in checkpoint.weights.items() if key not in dropped}
     flat = _flatten(checkpoint, kept)
@@ -92,17 +107,12 @@ def plan(checkpoint: Checkpoint, name: str, provenance: Provenance, *, drop_ties
 
 
 def droppable_ties(checkpoint: Checkpoint) -> dict[str, str]:
-    """The ties that --drop-tied-copies leaves out: every alias but a head, since whether a head is tied is the model's to say."""
+    """The ties that --drop-tied-copies leaves out: every alias but a head, since whether a head is tied is the
+    model's to say."""
     return {alias: source for alias, source in checkpoint.ties.items() if not alias.endswith("lm_head.weight")}
 
 
-# --- names -----------------------------------------------------------------------------------------------------------------------
-
-
-def flat_names(name: str, weight: Weight) -> dict[str, str]:
-    """The file's tensor name of each part of a quantised weight: `M.P` and `qdata` make `M._P_qdata`."""
-    module, _, parameter = name.rpartition(".")
-    return {part: f"{module}._{parameter}_{part.replace('.', '_')}" for part in weight.leaves()}
+# --- names ----------------------------------------------------------------------------------------------------------
 
 
 def _flatten(checkpoint: Checkpoint, kept: Mapping[str, Weight]) -> dict[str, tuple[str, Part]]:
@@ -120,7 +130,9 @@ def _flatten(checkpoint: Checkpoint, kept: Mapping[str, Weight]) -> dict[str, tu
 def _parts(checkpoint: Checkpoint, name: str, weight: Weight) -> Iterator[tuple[str, str, Part]]:
     root = "." not in name
     if name.startswith(ROOT_PREFIX):
-        raise Refused(f"the name {show(name)} and the prefix of root names, {ROOT_PREFIX}, would be confused", path=name)
+        raise Refused(
+            f"the name {show(name)} and the prefix of root names, {ROOT_PREFIX}, would be confused", path=name
+        )
     if "\0" in name:
         raise Refused("has a NUL in its name", path=name)
     if root and name in HEADER_KEYS:
@@ -130,38 +142,15 @@ def _parts(checkpoint: Checkpoint, name: str, weight: Weight) -> Iterator[tuple[
         yield (ROOT_PREFIX + name if root and checkpoint.format is not None else name), name, part  # type: ignore[misc]
         return
     if root:
-        raise Refused(f"is a quantised weight ({weight.kind}) without a module, which the layout cannot name", path=name)
+        raise Refused(
+            f"is a quantised weight ({weight.kind}) without a module, which the layout cannot name", path=name
+        )
     leaves = weight.leaves()
-    for part_name, key in flat_names(name, weight).items():
-        yield key, f"{name}.{part_name}", leaves[part_name]
+    for inner, key in flat_names(name, weight).items():
+        yield key, f"{name}.{inner}", leaves[inner]
 
 
-def lost_names(checkpoint: Checkpoint) -> list[str]:
-    """Warn of names that torchao's own reader loses without a word: it collects the parts of a weight by prefix."""
-    flat: list[tuple[str, str]] = []
-    for name, weight in checkpoint.weights.items():
-        keys = [name] if weight.kind is None else [name, *flat_names(name, weight).values()]
-        flat.extend((key, name) for key in keys)
-    flat.sort()
-    warnings = []
-    for name, weight in checkpoint.weights.items():
-        if weight.kind is None or "." not in name:
-            continue
-        module, _, parameter = name.rpartition(".")
-        prefix = f"{module}._{parameter}_"
-        at = bisect_left(flat, (prefix, ""))
-        while at < len(flat) and flat[at][0].startswith(prefix):
-            if flat[at][1] != name:
-                warnings.append(
-                    f"{show(name)}: torchao's reader (and transformers, diffusers and vLLM, which use it) loses this weight, "
-                    f"since {show(flat[at][1])} begins like its parts; depickle reads it"
-                )
-                break
-            at += 1
-    return warnings
-
-
-# --- data ------------------------------------------------------------------------------------------------------------------------
+# --- data ----------------------------------------------------------------------------------------------------------
 
 
 def steps_of(view: TensorView) -> tuple[Step, ...]:
@@ -189,7 +178,7 @@ def _segment(label: str, part: Part) -> Copy | Transform:
     return Transform(label, view.strided, steps, part.nbytes, not view.contiguous)
 
 
-# --- header ----------------------------------------------------------------------------------------------------------------------
+# --- header ---------------------------------------------------------------------------------------------------------
 
 
 def _metadata(
@@ -216,7 +205,9 @@ def _metadata(
         made[ORDER] = json.dumps(order)
     copied = {alias: source for alias, source in checkpoint.ties.items() if alias not in dropped}
     if copied or dropped:
-        made[TIES] = json.dumps({key: value for key, value in (("dropped", dict(dropped)), ("copied", copied)) if value})
+        made[TIES] = json.dumps(
+            {key: value for key, value in (("dropped", dict(dropped)), ("copied", copied)) if value}
+        )
     return made
 
 
@@ -240,7 +231,8 @@ def scheme_of(weight: Weight) -> str | None:
 
 
 def quant_layout(checkpoint: Checkpoint) -> dict[str, Json]:
-    """`unsloth_quant_layout`: prose per scheme that occurs, and the facts of torchao v1's int8 where they are true of all of it."""
+    """`unsloth_quant_layout`: prose per scheme that occurs, and the facts of torchao v1's int8 where they are true of
+    all of it."""
     found = {scheme_of(weight) for weight in checkpoint.weights.values()}
     made: dict[str, Json] = {"version": 1, "weights": {name: SCHEMES[name] for name in SCHEMES if name in found}}
     if int8_source(checkpoint) is not None:
@@ -285,13 +277,14 @@ def dtype_counts(weights: Mapping[str, Weight]) -> dict[str, int]:
     return counted
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------------------------
 
 
 def index(source: FileSource, *, keep_unsupported: bool = False) -> Checkpoint:
     """Read the state dict that a safetensors file describes, ours or another writer's, in today's classes.
 
-    Raises Malformed where the metadata and the tensors do not account for each other, Refused for a class without a schema.
+    Raises Malformed where the metadata and the tensors do not account for each other, Refused for a class without a
+    schema.
     """
     with located(file=source.name):
         header = read_header(source)
@@ -308,12 +301,16 @@ def index(source: FileSource, *, keep_unsupported: bool = False) -> Checkpoint:
             weights.update({name: stored.plain(name, name) for name in header.tensors if name not in stored.taken})
         left = [name for name in header.tensors if name not in stored.taken]
         if left:
-            raise Malformed(f"holds {len(left)} tensors that its metadata does not account for, the first {show(left[0])}")
+            raise Malformed(
+                f"holds {len(left)} tensors that its metadata does not account for, the first {show(left[0])}"
+            )
         ties = _object(meta, TIES)
         dropped, copied = _pairs(ties.get("dropped", {})), _pairs(ties.get("copied", {}))
         for alias, origin in (*dropped.items(), *copied.items()):
             if origin not in weights or (alias in weights) != (alias in copied):
-                raise Malformed(f"{TIES} says that {show(alias)} is {show(origin)}, which does not agree with the names")
+                raise Malformed(
+                    f"{TIES} says that {show(alias)} is {show(origin)}, which does not agree with the names"
+                )
         weights.update({alias: weights[origin] for alias, origin in dropped.items()})
         checkpoint = Checkpoint(
             source,
@@ -368,14 +365,13 @@ class _Stored:
             return self.plain(name, old or name)
         schema = BY_SHORT_NAME.get(kind) if isinstance(kind, str) else None
         given = entry.get("_data")
-        if schema is None or not isinstance(given, dict):
+        if schema is None or not isinstance(given, dict) or not isinstance(kind, str):
             raise Refused(f"has class {kind!r}, which depickle does not know", path=name)
         with located(path=name):
             if old is not None:  # torchao 0.14: `name:part`, and no list of parts
                 keys = {p.name: f"{name}:{p.name}" for p in schema.parts if f"{name}:{p.name}" in self.header.tensors}
             else:
-                module, _, parameter = name.rpartition(".")
-                keys = {part: f"{module}._{parameter}_{part}" for part in _texts(entry.get("_tensor_data_names"))}
+                keys = {part: part_name(name, part) for part in _texts(entry.get("_tensor_data_names"))}
             parts = {part: self.take(name, key) for part, key in keys.items()}
             if not parts:
                 raise Malformed("has no parts")
@@ -434,7 +430,8 @@ def _pairs(value: Json) -> dict[str, str]:
 
 
 def seal_findings(header: Header) -> list[str]:
-    """What is wrong with the header of a file of our own: its digest, or its form to the byte. Empty for other writers' files."""
+    """What is wrong with the header of a file of our own: its digest, or its form to the byte. Empty for other
+    writers' files."""
     claimed = header.metadata.get(SEAL)
     if claimed is None:
         return []
@@ -449,6 +446,8 @@ def seal_findings(header: Header) -> list[str]:
     text = encode(body)
     canonical = text + b" " * (-(8 + len(text)) % ALIGNMENT)
     if canonical != header.raw:
-        at = next((i for i, (a, b) in enumerate(zip(canonical, header.raw)) if a != b), min(len(canonical), len(header.raw)))
+        at = next(
+            (i for i, (a, b) in enumerate(zip(canonical, header.raw)) if a != b), min(len(canonical), len(header.raw))
+        )
         findings.append(f"header: is not in canonical form from byte {8 + at} on")
     return findings

@@ -1,0 +1,72 @@
+"""What `convert` may be told, what of it makes no sense, and where a source goes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+_SUFFIXES: Final = (".pt", ".pth", ".bin", ".safetensors")
+_HEX: Final = re.compile(r"[0-9a-fA-F]{64}")
+
+
+class UsageError(ValueError):
+    """The call itself makes no sense: options that contradict each other, or are not what they should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `convert` may be told; see docs/cli.md for each."""
+
+    repo: str | None = None
+    revision: str | None = None
+    sha256: str | None = None
+    trust_sha256: str | None = None
+    drop_tied_copies: bool = False
+    overwrite: bool = False
+    key: str | None = None
+    keep_unsupported: bool = False
+    check_with: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.repo is not None:
+            parts = self.repo.split("/")
+            if len(parts) != 2 or any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts):
+                raise UsageError(f"--repo takes OWNER/NAME, not {self.repo!r}")
+        for option, value in (("--sha256", self.sha256), ("--trust-sha256", self.trust_sha256)):
+            if value is not None and not _HEX.fullmatch(value):
+                raise UsageError(f"{option} takes 64 hexadecimal digits, not {value!r}")
+        if self.sha256 is not None and self.trust_sha256 is not None:
+            raise UsageError("--sha256 checks the digest and --trust-sha256 does not: give one of them")
+        if self.check_with not in (None, "torch"):
+            raise UsageError(f"--check-with takes torch, not {self.check_with!r}")
+
+
+def destination(src: str | os.PathLike[str], out_dir: str | os.PathLike[str], repo: str | None = None) -> str:
+    """Where `src` goes: DIR[/OWNER/NAME]/STEM.safetensors, STEM being the name less a known suffix."""
+    name = os.path.basename(os.path.normpath(os.fspath(src)))
+    stem, suffix = os.path.splitext(name)
+    stem = stem if suffix.lower() in _SUFFIXES and stem else name
+    return os.path.join(os.fspath(out_dir), *(repo.split("/") if repo else ()), f"{stem}.safetensors")
+
+
+def check_batch(sources: Iterable[str], out_dir: str, options: Options) -> None:
+    """Raise UsageError for what can be seen to be wrong before anything is read."""
+    listed = list(sources)
+    if len(listed) > 1 and (options.sha256 or options.trust_sha256):
+        raise UsageError("--sha256 and --trust-sha256 go with one source")
+    taken: dict[str, str] = {}
+    for src in listed:
+        dst = destination(src, out_dir, options.repo)
+        place = os.path.join(os.path.realpath(os.path.dirname(dst) or "."), os.path.normcase(os.path.basename(dst)))
+        if place in taken:
+            raise UsageError(f"{taken[place]} and {src} would both become {dst}")
+        taken[place] = src
+        _check_not_source(src, dst)
+
+
+def _check_not_source(src: str | os.PathLike[str], dst: str) -> None:
+    if os.path.exists(dst) and os.path.exists(src) and os.path.samefile(src, dst):
+        raise UsageError(f"the destination {dst} is the source {os.fspath(src)} itself")
