@@ -59,9 +59,11 @@ def _text(value: object) -> str:
 
 
 def _compare_weight(source: Weight, output: Weight) -> list[str]:
-    if source.kind != output.kind:
+    if (source.kind, source.origin) != (output.kind, output.origin):
         return [f"class is {source.kind or 'Tensor'}, the output has {output.kind or 'Tensor'}"]
     findings = []
+    if source.origin is not None and (source.dtype, source.shape) != (output.dtype, output.shape):
+        findings.append("dtype or shape of the whole weight differs")
     if repr(source.attributes) != repr(output.attributes) and _text(source.attributes) != _text(output.attributes):
         keys = [
             k
@@ -69,6 +71,12 @@ def _compare_weight(source: Weight, output: Weight) -> list[str]:
             if source.attributes.get(k) != output.attributes.get(k)
         ]
         findings.append(f"attributes differ: {', '.join(keys)}")
+    findings += [
+        text
+        for name, part in source.parts.items()
+        if isinstance(part, Weight)
+        for text in _compare_nested(name, part, output.parts.get(name))
+    ]
     mine, theirs = source.leaves(), output.leaves()
     if mine.keys() != theirs.keys():
         return [*findings, f"parts are {', '.join(mine)}, the output has {', '.join(theirs)}"]
@@ -79,6 +87,14 @@ def _compare_weight(source: Weight, output: Weight) -> list[str]:
                 f"{theirs[part].dtype.name}{list(theirs[part].shape)}"
             )
     return findings
+
+
+def _compare_nested(name: str, source: Weight, output: object) -> list[str]:
+    if not isinstance(output, Weight):
+        return [f"{name} is a {source.kind}, the output has none"]
+    if (source.dtype, source.shape) != (output.dtype, output.shape):
+        return [f"{name} has another dtype or shape"]
+    return [f"{name}: {text}" for text in _compare_weight(source, output)]
 
 
 def pairs(source: Checkpoint, output: Checkpoint) -> list[Pair]:

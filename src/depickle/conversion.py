@@ -26,7 +26,7 @@ from .layout import Layout, OutFile
 from .opening import open_checkpoint, open_output
 from .options import Options, UsageError, check_batch, destination
 from .outputs import safetensors
-from .outputs.names import lost_names
+from .outputs.names import reader_warnings
 from .parallel import run_all
 from .ranges import FileSource
 from .report import Record
@@ -34,7 +34,7 @@ from .verification import compare_jobs, described_findings, raise_if
 from .writer import Pending, check_destination, check_space, write_data, write_head
 
 
-def plan(checkpoint: Checkpoint, out_dir: str | os.PathLike[str], options: Options = Options()) -> tuple[str, Layout]:
+def plan(checkpoint: Checkpoint, out_dir: str | os.PathLike[str], options: Options) -> tuple[str, Layout]:
     """The destination's path and the layout of a conversion, without doing it."""
     if options.drop_tied_copies and checkpoint.kind != "text_encoder":
         raise UsageError(f"--drop-tied-copies is for text encoders, {checkpoint.source.name} is a {checkpoint.kind}")
@@ -305,5 +305,5 @@ def _record(
         rules=file.rules,
         activation=checkpoint.activation,
         normalised=checkpoint.normalised,
-        warnings=(*checkpoint.warnings, *lost_names(checkpoint.weights)),
+        warnings=(*checkpoint.warnings, *reader_warnings(checkpoint.weights)),
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from .opening import open_checkpoint
 from .outputs import safetensors
-from .outputs.names import lost_names
+from .outputs.names import reader_warnings
 from .schemas import BY_NAME_CURRENT, Json
 
 SCHEMA_VERSION = 1
@@ -98,5 +98,5 @@ def inspect(path: str | os.PathLike[str], *, key: str | None = None) -> Inspecti
             without_form=tuple(without),
             provenance=checkpoint.provenance,
             normalised=checkpoint.normalised,
-            warnings=(*checkpoint.warnings, *lost_names(checkpoint.weights)),
+            warnings=(*checkpoint.warnings, *reader_warnings(checkpoint.weights)),
         )

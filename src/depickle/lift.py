@@ -33,7 +33,7 @@ def lift(weight: Weight, read: Bytes, *, keep: bool = False) -> Weight:
     schema = BY_SHORT_NAME[weight.kind]
     if schema.scheme == "unsupported":
         if keep:
-            return weight
+            return _kept(weight)
         raise Refused(
             f"class {weight.kind} has no form in torchao's safetensors (--keep-unsupported stores it for other readers)"
         )
@@ -41,9 +41,17 @@ def lift(weight: Weight, read: Bytes, *, keep: bool = False) -> Weight:
         lifted = LIFTS[schema.lift](weight, read) if schema.lift else weight
     except Refused:
         if keep and schema.scheme == "v1":
-            return weight
+            return _kept(weight)
         raise
     return settle(lifted)
+
+
+def _kept(weight: Weight) -> Weight:
+    """A weight that is stored as it stands: the container must hold its parts' dtypes."""
+    for name, part in weight.leaves().items():
+        if part.dtype.safetensors is None:
+            raise Refused(f"part {name} has dtype {part.dtype.name}, which safetensors cannot hold")
+    return weight
 
 
 def _plain(weight: Weight) -> Weight:

@@ -15,7 +15,7 @@ else:
     from fcntl import LOCK_EX, LOCK_NB, flock
 
     def try_lock(fd: int, *, otherwise: bool) -> bool:
-        """Take the lock on `fd` if nobody holds it, and say whether; on a file system without locks, say `otherwise`."""
+        """Take the lock on `fd` if nobody holds it; say whether. Where there are no locks, say `otherwise`."""
         try:
             flock(fd, LOCK_EX | LOCK_NB)
         except BlockingIOError:

@@ -56,7 +56,7 @@ def verify(
 ) -> Verification:
     """Prove again that `dst` is what `src` holds. Raises `Mismatch` with every finding; never touches a file."""
     started = time.monotonic()
-    with open_checkpoint(src, key=key) as checkpoint, open_output(dst) as index:
+    with open_checkpoint(src, key=key, keep_unsupported=True) as checkpoint, open_output(dst) as index:
         total = checkpoint.source.length + 2 * index.source.length
         done = 0
 
@@ -92,7 +92,7 @@ def verify(
 
 
 def _provenance_findings(checkpoint: Checkpoint, index: Checkpoint, sha256: str) -> list[str]:
-    """Does the output say that it came from this very file?"""
+    """Whether the output says that it came from another file than this."""
     claimed = index.provenance if isinstance(index.provenance, dict) else {}
     facts = {"sha256": sha256, "bytes": checkpoint.source.length}
     return [

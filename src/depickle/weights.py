@@ -49,7 +49,8 @@ class Part:
 class Weight:
     """One entry of a state dict. `kind` is the class's short name, None for a plain tensor.
 
-    `facts` are what `int8_v1` records of an int8 weight of torchao v1. `dtype` and `shape` are the wrapper's own.
+    `facts` are what `int8_v1` records of an int8 weight of torchao v1. `dtype` and `shape` are the wrapper's own;
+    `origin` is the class's full name in the file, None once the weight is of a class of today.
     """
 
     kind: str | None
@@ -58,6 +59,7 @@ class Weight:
     dtype: DType
     shape: tuple[int, ...]
     facts: Mapping[str, Json] | None = field(default=None, compare=False)
+    origin: str | None = None
 
     def leaves(self) -> Mapping[str, Part]:
         """All tensors in the tree, by dotted path of part names."""
@@ -121,7 +123,7 @@ def _wrapper(args: tuple[Inert, ...], storages: Storages, notes: list[str], dept
         except Error as error:
             error.path = key if error.path is None else f"{key}.{error.path}"
             raise
-    return Weight(schema.name, parts, attributes, dtype_of(inner[1]), shape)
+    return Weight(schema.name, parts, attributes, dtype_of(inner[1]), shape, origin=cls.full)
 
 
 def _check_layout(value: Inert) -> None:

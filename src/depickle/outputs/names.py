@@ -10,10 +10,12 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Final
 
+from ..attributes import data_of
 from ..errors import show
 from ..weights import Weight
 
 ROOT_PREFIX: Final = "unsloth_root::"
+KEPT_PREFIX: Final = "depickle/"  # before the type of a weight that no other reader can rebuild
 
 FORMAT, TAG, METADATA, QUANT = "format", "unsloth_format", "unsloth_metadata", "unsloth_quant_layout"
 TAGGED_SOURCE, PLAIN_SOURCE = "unsloth_source", "depickle_source"
@@ -62,3 +64,26 @@ def lost_names(weights: Mapping[str, Weight]) -> list[str]:
                 break
             at += 1
     return warnings
+
+
+def reader_warnings(weights: Mapping[str, Weight]) -> list[str]:
+    """What readers of the result should know: weights that some of them lose, misread, or cannot rebuild."""
+    warnings = lost_names(weights)
+    kept = [name for name, weight in weights.items() if weight.origin is not None]
+    if kept:
+        warnings.append(
+            f"{len(kept)} weights are stored in a form of depickle's own that no other reader rebuilds, the first {show(kept[0])}"
+        )
+    asymmetric = [name for name, weight in weights.items() if _needs_zero_point(weight)]
+    if asymmetric:
+        warnings.append(
+            f"{len(asymmetric)} int8 weights quantise their activations asymmetrically, the first {show(asymmetric[0])}: "
+            "torchao 0.17 and 0.18 do so, 0.16 takes the file and computes wrong results"
+        )
+    return warnings
+
+
+def _needs_zero_point(weight: Weight) -> bool:
+    kwargs = data_of(weight.attributes.get("act_quant_kwargs"), "QuantizeTensorToInt8Kwargs")
+    asymmetric = isinstance(kwargs, dict) and data_of(kwargs.get("mapping_type"), "MappingType") == "ASYMMETRIC"
+    return asymmetric and "zero_point" not in weight.parts

@@ -17,21 +17,22 @@ from typing import Final
 
 from ..attributes import from_json
 from ..checkpoint import Checkpoint, check_tag
-from ..dtypes import DType
+from ..dtypes import BY_NAME, DType
 from ..errors import Malformed, Refused, located, show
 from ..header import MAX_HEADER, Header, encode, entry_json, length_prefix, read_header, sort_key
 from ..layout import Copy, Head, Layout, OutFile, SourceDigest, Transform
 from ..lift import lift
 from ..ranges import FileSource
 from ..rules import Step
-from ..schemas import BY_SHORT_NAME, Json
+from ..schemas import BY_CLASS, BY_SHORT_NAME, Json
 from ..statedict import TAGS
 from ..strided import blocks
-from ..tensors import TensorView, contiguous
+from ..tensors import TensorView, contiguous, integers
 from ..weights import PLAIN, Part, Weight, plain
 from .names import (
     FORMAT,
     HEADER_KEYS,
+    KEPT_PREFIX,
     METADATA,
     NAMES,
     ORDER,
@@ -150,7 +151,7 @@ def _parts(checkpoint: Checkpoint, name: str, weight: Weight) -> Iterator[tuple[
         yield key, f"{name}.{inner}", leaves[inner]
 
 
-# --- data ----------------------------------------------------------------------------------------------------------
+# --- data -----------------------------------------------------------------------------------------------------------
 
 
 def steps_of(view: TensorView) -> tuple[Step, ...]:
@@ -212,10 +213,25 @@ def _metadata(
 
 
 def weight_json(weight: Weight) -> dict[str, Json]:
-    """The entry of one name: torchao's JSON of the class, its attributes and the names of its parts."""
+    """The entry of one name: torchao's JSON of the class, its attributes and the names of its parts.
+
+    A weight that was kept as it stood has a `_type` that no other reader takes for its own, and what rebuilding its
+    class needs: the class's full name, its outer dtype and shape, and weights within it as values of `_data`.
+    """
     if weight.kind is None:
         return {"_type": "Tensor"}
-    return {"_type": weight.kind, "_data": dict(weight.attributes), "_tensor_data_names": list(weight.parts)}
+    own = [name for name, part in weight.parts.items() if isinstance(part, Part)]
+    if weight.origin is None:
+        return {"_type": weight.kind, "_data": dict(weight.attributes), "_tensor_data_names": own}
+    nested = {name: weight_json(part) for name, part in weight.parts.items() if isinstance(part, Weight)}
+    return {
+        "_type": KEPT_PREFIX + weight.kind,
+        "_class": weight.origin,
+        "_dtype": weight.dtype.name,
+        "_shape": list(weight.shape),
+        "_data": {**weight.attributes, **nested},
+        "_tensor_data_names": own,
+    }
 
 
 def scheme_of(weight: Weight) -> str | None:
@@ -363,6 +379,9 @@ class _Stored:
         old = next((key for key in (f"{name}:_data", f"{name}:qdata") if key in self.header.tensors), None)
         if kind == "Tensor":
             return self.plain(name, old or name)
+        if isinstance(kind, str) and kind.startswith(KEPT_PREFIX):
+            with located(path=name):
+                return lift(self._kept(name, entry, ""), self._read, keep=self._keep)
         schema = BY_SHORT_NAME.get(kind) if isinstance(kind, str) else None
         given = entry.get("_data")
         if schema is None or not isinstance(given, dict) or not isinstance(kind, str):
@@ -380,6 +399,24 @@ class _Stored:
             attributes = self._attributes[text]
             first = parts.get("qdata") or next(iter(parts.values()))
             return lift(Weight(kind, parts, attributes, first.dtype, first.shape), self._read, keep=self._keep)
+
+    def _kept(self, name: str, entry: Mapping[str, Json], path: str) -> Weight:
+        """A weight that was stored as it stood; `path` leads to it from the outermost one."""
+        kind, given, dtype, origin = (entry.get(key) for key in ("_type", "_data", "_dtype", "_class"))
+        known = isinstance(origin, str) and isinstance(dtype, str) and origin in BY_CLASS and dtype in BY_NAME
+        if not known or not isinstance(given, dict) or kind != KEPT_PREFIX + BY_CLASS[str(origin)].name:
+            raise Refused(f"has class {origin!r}, which depickle does not know", path=name)
+        parts: dict[str, Part | Weight] = {}
+        attributes: dict[str, Json] = {}
+        for key, value in given.items():
+            if isinstance(value, dict) and str(value.get("_type")).startswith(KEPT_PREFIX):
+                parts[key] = self._kept(name, value, f"{path}{key}.")
+            else:
+                attributes[key] = from_json(value)
+        for part in _texts(entry.get("_tensor_data_names")):
+            parts[part] = self.take(name, part_name(name, path + part))
+        shape = integers(entry.get("_shape"), "a shape")
+        return Weight(BY_CLASS[str(origin)].name, parts, attributes, BY_NAME[str(dtype)], shape, origin=str(origin))
 
 
 def _in_order(weights: Mapping[str, Weight], order: list[str]) -> dict[str, Weight]:
