@@ -30,6 +30,7 @@ from .schemas import (
 )
 from .tensors import describe
 
+GETATTR: Final = frozenset({"builtins.getattr", "__builtin__.getattr"})
 _DEPTH: Final = 8  # a record in a record in a list; real ones nest three
 
 
@@ -97,13 +98,21 @@ def _from_call(value: Call, depth: int) -> Json:
         return from_inert(value.args[0], depth + 1)
     if full in ENUM_BY_CLASS and len(value.args) == 1 and not value.states:
         return _member(ENUM_BY_CLASS[full], value.args[0])
-    if full in ("builtins.getattr", "__builtin__.getattr") and len(value.args) == 2 and not value.states:
-        owner, member = value.args  # how some Pythons pickle an enum member
-        if type(owner) is Global and owner.full in ENUM_BY_CLASS and type(member) is str:
-            return _named_member(ENUM_BY_CLASS[owner.full], member)
+    if is_enum_access(value) and not value.states:
+        owner, member = value.args
+        return _named_member(ENUM_BY_CLASS[owner.full], member)
     if full in RECORD_BY_CLASS:
         return _from_record(RECORD_BY_CLASS[full], value, depth)
     raise Refused(f"{full}(...) is no attribute that depickle knows", offset=value.offset)
+
+
+def is_enum_access(call: Call) -> bool:
+    """Whether a call is getattr(enum, "MEMBER") of an enumeration in the tables, the way some Pythons pickle a
+    member."""
+    if call.name not in GETATTR or call.kind != "reduce" or len(call.args) != 2:
+        return False
+    owner, member = call.args
+    return type(owner) is Global and owner.full in ENUM_BY_CLASS and type(member) is str
 
 
 def _member(row: Enum, wanted: Inert) -> Json:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .archive import Archive, Record, open_archive
+from .attributes import GETATTR, is_enum_access
 from .dtypes import NAME_ONLY
 from .errors import Error, Malformed, Refused, located, show
 from .inert import Global
@@ -24,7 +25,7 @@ from .schemas import BY_CLASS, DTYPE_GLOBALS, ENUM_BY_CLASS, FUNCTIONS, RECORD_B
 from .statedict import TAGS, TRANSFORMER_V1, TRANSFORMER_V2, TRANSFORMER_V3, Root, find_root
 from .strided import blocks
 from .tensors import OTHER_TENSORS, REBUILD, STORAGE_CLASSES, Storages, TensorView
-from .vm import LIMITS, Limits, Program, run
+from .vm import LIMITS, Heard, Limits, Program, run
 from .weights import WRAPPER, Weight, read_weight
 
 # What the metadata of each denoiser tag must declare, of these two; the others it must not.
@@ -42,8 +43,6 @@ ACCEPTED: Final = frozenset(
         "torch.nn.parameter.Parameter",
         "torch.serialization._get_layout",
         "torch.torch_version.TorchVersion",
-        "builtins.getattr",  # an enum member by name, on some Pythons: read as data
-        "__builtin__.getattr",
         WRAPPER,
     }
     | REBUILD
@@ -127,7 +126,8 @@ def read_checkpoint(
         archive = open_archive(source)
         program = _program(source, archive, limits)
         with located(record=archive.pickle.name.rpartition("/")[2]):
-            _check_globals(program, only_foreign=True)
+            accessors = _accessors(source, archive, program)
+            _check_globals(program, accessors, only_foreign=True)
         root = find_root(program.value, key)
         storages = Storages({name: r.range for name, r in archive.storages.items()}, archive.big_endian, {})
         normaliser = Normaliser()
@@ -136,7 +136,7 @@ def read_checkpoint(
         classes: dict[str, str] = {}
         weights = _read_weights(root, storages, notes, classes, _zero_reader(source), keep_unsupported)
         with located(record=archive.pickle.name.rpartition("/")[2]):
-            _check_globals(program, only_foreign=False)
+            _check_globals(program, accessors, only_foreign=False)
         checkpoint = Checkpoint(
             source,
             archive.kind,
@@ -169,10 +169,22 @@ def _program(source: FileSource, archive: Archive, limits: Limits) -> Program:
     return program
 
 
-def _check_globals(program: Program, *, only_foreign: bool) -> None:
+def _accessors(source: FileSource, archive: Archive, program: Program) -> frozenset[str]:
+    """getattr, if the file names it and every one of its calls, used or thrown away, reads a member of an enum that
+    is in the tables."""
+    named = frozenset(used.full for used in program.globals) & GETATTR
+    if not named:
+        return named
+    heard = Heard()
+    run(source.read(archive.pickle.range.offset, archive.pickle.range.length), 0, LIMITS, heard)
+    calls = [call for call in heard.calls if call.name in GETATTR]
+    return named if calls and all(map(is_enum_access, calls)) else frozenset()
+
+
+def _check_globals(program: Program, accessors: frozenset[str], *, only_foreign: bool) -> None:
     """Refuse the first global that is in no table. The first pass leaves torch's own to the walk, which knows the
     weight's name."""
-    unknown = [used for used in program.globals if used.full not in ACCEPTED]
+    unknown = [used for used in program.globals if used.full not in ACCEPTED and used.full not in accessors]
     hints = [text for used in unknown for prefix, text in _HINTS if (used.module + ".").startswith(prefix + ".")]
     for used in unknown:
         if only_foreign and used.module.split(".")[0] in ("torch", "torchao"):

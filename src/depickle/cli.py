@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     _convert_parser(verbs)
     _verify_parser(verbs)
     _inspect_parser(verbs)
+    _scan_parser(verbs)
     return parser
 
 
@@ -119,6 +120,16 @@ def _inspect_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("file", metavar="FILE", help="a checkpoint or a safetensors file")
     add("--key", metavar="NAME", help="the state dict's name in a nested file")
     add("--json", action="store_true", help="as JSON")
+
+
+def _scan_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = verbs.add_parser("scan", help="say what a pickle would do if it were executed, and judge it")
+    parser.set_defaults(run=_scan)
+    add = parser.add_argument
+    add("files", nargs="+", metavar="FILE", help="a pickle, a torch.save file, or a zip with pickles in it")
+    add("--json", action="store_true", help="one JSON line per file")
+    add("--sarif", action="store_true", help="one SARIF 2.1.0 log for all files")
+    add("--allow-unknown", action="store_true", help="exit with 1 for dangerous files only, not for unknown ones")
 
 
 # --- verbs ----------------------------------------------------------------------------------------------------------
@@ -210,6 +221,25 @@ def _inspect(args: argparse.Namespace) -> int:
         print(json.dumps(found.as_json()) if args.json else inspection_text(found))
 
     return _attempt(act)
+
+
+def _scan(args: argparse.Namespace) -> int:
+    from .scanning import Scan, as_sarif, scan
+    from .terminal import scan_text
+
+    found: list[Scan] = []
+
+    def one(path: str) -> None:
+        result = scan(path)
+        found.append(result)
+        if not args.sarif:
+            print(json.dumps(result.as_json()) if args.json else scan_text(result))
+
+    worst = max(_attempt(lambda: one(path)) for path in args.files)  # noqa: B023 - called at once
+    if args.sarif:
+        print(json.dumps(as_sarif(found, __version__), indent=1))
+    declined = {"dangerous"} if args.allow_unknown else {"dangerous", "unknown"}
+    return max(worst, _DECLINED if any(result.verdict in declined for result in found) else _DONE)
 
 
 def _attempt(act: Callable[[], None]) -> int:

@@ -14,7 +14,7 @@ Inert: TypeAlias = Any
 
 
 class Global:
-    """A name that the file mentions: `module` and `name` exactly as written, `full` joined by a dot, never looked up."""
+    """A name that the file mentions: `module` and `name` as written, `full` joined by a dot; never looked up."""
 
     __slots__ = ("full", "module", "name", "offset")
 

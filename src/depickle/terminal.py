@@ -14,6 +14,7 @@ from .errors import show
 from .inspection import Inspection
 from .layout import Layout
 from .report import Record
+from .scanning import Scan
 
 _PATIENCE: Final = 1.0  # seconds before progress appears
 _EVERY: Final = 0.1  # seconds between two updates
@@ -140,3 +141,14 @@ def inspection_text(found: Inspection) -> str:
     if found.provenance:
         lines.append(f"  from      {show(str(found.provenance), 400)}")
     return "\n".join(lines)
+
+
+def scan_text(found: Scan) -> str:
+    """A scan, worst first, for a person."""
+    lines = [f"{show(found.file)}: {found.verdict} ({found.pickles} pickles, {len(found.mentions)} globals)"]
+    for verdict in ("dangerous", "unknown", "clean"):
+        for mention in found.mentions:
+            if mention.verdict == verdict:
+                called = f", called at {', '.join(map(str, mention.calls[:5]))}" if mention.calls else ""
+                lines.append(f"  {verdict:<9} {show(mention.name)} at {show(mention.record)}@{mention.offset}{called}")
+    return "\n".join([*lines, *(f"  problem   {show(text, 400)}" for text in found.problems)])

@@ -20,9 +20,9 @@ from .collector import paused
 from .errors import Error, Malformed, Refused
 from .inert import Global, Inert, PersistentId
 from .limits import LIMITS, Limits
-from .opcodes import GROUPS, MARK, Handler, State, Stop
+from .opcodes import GROUPS, MARK, Handler, Heard, State, Stop
 
-__all__ = ["LIMITS", "Limits", "Program", "run"]
+__all__ = ["LIMITS", "Heard", "Limits", "Program", "run"]
 
 _STEPS: Final = 65_536  # opcodes between two looks at the limits
 
@@ -37,13 +37,13 @@ class Program:
     persistent_ids: tuple[PersistentId, ...]
 
 
-def run(data: bytes, start: int = 0, limits: Limits = LIMITS) -> Program:
+def run(data: bytes, start: int = 0, limits: Limits = LIMITS, heard: Heard | None = None) -> Program:
     """Read the pickle at `start` of `data`.
 
     Raises Malformed where the bytes are no pickle, Refused where they ask for more than `limits` allow; both with the
-    offset.
+    offset. `heard` collects what is mentioned on the way, up to the error if there is one.
     """
-    machine = State(data, limits)
+    machine = State(data, limits, heard)
     table: list[Handler] = [_unknown(machine)] * 256
     for group in GROUPS:
         for code, handler in group(machine).items():

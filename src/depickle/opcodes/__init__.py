@@ -11,9 +11,9 @@ from typing import Final
 from .containers import containers
 from .memo import marks, memory
 from .objects import framing, objects, state_and_references
-from .state import MARK, Handler, State, Stop
+from .state import MARK, Handler, Heard, State, Stop
 from .values import scalars, texts
 
-__all__ = ["GROUPS", "MARK", "Handler", "State", "Stop"]
+__all__ = ["GROUPS", "MARK", "Handler", "Heard", "State", "Stop"]
 
 GROUPS: Final = (scalars, texts, containers, marks, memory, objects, state_and_references, framing)

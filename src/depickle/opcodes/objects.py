@@ -9,7 +9,13 @@ from .state import Handler, State, Stop, Table, Unpack, i32, u8, u16, u64
 
 def objects(machine: State) -> Table:
     """Globals and calls: all of it inert."""
-    stack = machine.stack
+    stack, calls = machine.stack, machine.calls
+
+    def call(kind: str, func: Inert, args: tuple[Inert, ...], offset: int, kwargs: Inert = None) -> Call:
+        made = Call(kind, func, args, offset, kwargs)
+        if calls is not None:
+            calls.append(made)
+        return made
 
     def name(module: Inert, attribute: Inert, offset: int) -> Global:
         if type(module) is not str or type(attribute) is not str:
@@ -33,14 +39,14 @@ def objects(machine: State) -> Table:
         args = stack.pop()
         if type(args) is not tuple:
             raise Malformed(f"REDUCE with a {type(args).__name__} for arguments")
-        stack[-1] = Call("reduce", stack[-1], args, pos - 1)
+        stack[-1] = call("reduce", stack[-1], args, pos - 1)
         return pos
 
     def newobj(pos: int) -> int:
         args = stack.pop()
         if type(args) is not tuple:
             raise Malformed(f"NEWOBJ with a {type(args).__name__} for arguments")
-        stack[-1] = Call("new", stack[-1], args, pos - 1)
+        stack[-1] = call("new", stack[-1], args, pos - 1)
         return pos
 
     def newobj_ex(pos: int) -> int:
@@ -48,19 +54,19 @@ def objects(machine: State) -> Table:
         args = stack.pop()
         if type(args) is not tuple or type(kwargs) is not dict:
             raise Malformed("NEWOBJ_EX needs a tuple and a dict")
-        stack[-1] = Call("new", stack[-1], args, pos - 1, kwargs)
+        stack[-1] = call("new", stack[-1], args, pos - 1, kwargs)
         return pos
 
     def inst(pos: int) -> int:
         module, middle = machine.line(pos)
         attribute, end = machine.line(middle)
         args = tuple(machine.pop_to_mark())
-        stack.append(Call("call", name(module, attribute, pos - 1), args, pos - 1))
+        stack.append(call("call", name(module, attribute, pos - 1), args, pos - 1))
         return end
 
     def obj(pos: int) -> int:
         func, *args = machine.pop_to_mark()
-        stack.append(Call("call", func, tuple(args), pos - 1))
+        stack.append(call("call", func, tuple(args), pos - 1))
         return pos
 
     return {

@@ -40,18 +40,29 @@ u64: Final = struct.Struct("<Q").unpack_from
 f64: Final = struct.Struct(">d").unpack_from
 
 
+class Heard:
+    """What a run has mentioned so far; whoever passes one in still has it when the run ends in an error."""
+
+    __slots__ = ("calls", "globals")
+
+    def __init__(self) -> None:
+        self.globals: list[Global] = []
+        self.calls: list[Call] = []
+
+
 class State:
     """The state that all handlers share."""
 
-    __slots__ = ("data", "frame_end", "globals", "limits", "marks", "memo", "pids", "stack")
+    __slots__ = ("calls", "data", "frame_end", "globals", "limits", "marks", "memo", "pids", "stack")
 
-    def __init__(self, data: bytes, limits: Limits) -> None:
+    def __init__(self, data: bytes, limits: Limits, heard: Heard | None = None) -> None:
         self.data = data
         self.limits = limits
         self.stack: list[Inert] = []
         self.marks: list[int] = []
         self.memo: list[Inert] = []
-        self.globals: list[Global] = []
+        self.globals: list[Global] = [] if heard is None else heard.globals
+        self.calls: list[Call] | None = None if heard is None else heard.calls
         self.pids: list[PersistentId] = []
         self.frame_end = 0
 
