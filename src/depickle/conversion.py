@@ -48,8 +48,7 @@ def plan(checkpoint: Checkpoint, out_dir: str | os.PathLike[str], options: Optio
         earlier=checkpoint.provenance,
     )
     dst = destination(checkpoint.source.path, out_dir, options.repo)
-    with paused():
-        layout = safetensors.plan(checkpoint, os.path.basename(dst), provenance, drop_ties=options.drop_tied_copies)
+    layout = safetensors.plan(checkpoint, os.path.basename(dst), provenance, drop_ties=options.drop_tied_copies)
     return dst, layout
 
 
@@ -93,7 +92,7 @@ def convert(
     )
     started = time.monotonic()
     check_batch([os.fspath(src)], os.fspath(out_dir), options)
-    with open_checkpoint(src, key=key, keep_unsupported=keep_unsupported) as checkpoint:
+    with paused(), open_checkpoint(src, key=key, keep_unsupported=keep_unsupported) as checkpoint:
         dst, layout = plan(checkpoint, out_dir, options)
         with _judge(options) as judge:
             outcome = _Conversion(checkpoint, dst, layout.files[0], options, judge, progress).run()

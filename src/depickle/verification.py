@@ -13,6 +13,7 @@ from functools import partial
 from threading import Event
 
 from .checkpoint import Checkpoint
+from .collector import paused
 from .compare import Comparer, Pair, batches, compare_described, pairs
 from .digest import Progress, digest_source
 from .errors import Mismatch
@@ -56,7 +57,7 @@ def verify(
 ) -> Verification:
     """Prove again that `dst` is what `src` holds. Raises `Mismatch` with every finding; never touches a file."""
     started = time.monotonic()
-    with open_checkpoint(src, key=key, keep_unsupported=True) as checkpoint, open_output(dst) as index:
+    with paused(), open_checkpoint(src, key=key, keep_unsupported=True) as checkpoint, open_output(dst) as index:
         total = checkpoint.source.length + 2 * index.source.length
         done = 0
 

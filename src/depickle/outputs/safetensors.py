@@ -15,20 +15,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ..attributes import from_json
 from ..checkpoint import Checkpoint, check_tag
-from ..dtypes import BY_NAME, DType
+from ..dtypes import DType
 from ..errors import Malformed, Refused, located, show
 from ..header import MAX_HEADER, Header, encode, entry_json, length_prefix, read_header, sort_key
 from ..layout import Copy, Head, Layout, OutFile, SourceDigest, Transform
-from ..lift import lift
 from ..ranges import FileSource
 from ..rules import Step
-from ..schemas import BY_CLASS, BY_SHORT_NAME, Json
+from ..schemas import BY_SHORT_NAME, Json
 from ..statedict import TAGS
-from ..strided import blocks
-from ..tensors import TensorView, contiguous, integers
-from ..weights import PLAIN, Part, Weight, plain
+from ..tensors import TensorView
+from ..weights import PLAIN, Part, Weight
 from .names import (
     FORMAT,
     HEADER_KEYS,
@@ -45,9 +42,9 @@ from .names import (
     TAGGED_SOURCE,
     TIES,
     flat_names,
-    part_name,
 )
 from .prose import SCHEMES
+from .stored import Stored, json_names, json_object, json_pairs
 
 ALIGNMENT: Final = 4096  # a page: the data can be mapped and read directly
 
@@ -308,10 +305,10 @@ def index(source: FileSource, *, keep_unsupported: bool = False) -> Checkpoint:
         tag = meta.get(TAG)
         if tag is not None and tag not in TAGS:
             raise Refused(f"has the format tag {tag!r}, which depickle does not know")
-        stored = _Stored(header, source, keep_unsupported)
-        listed = _strings(meta, NAMES) if NAMES in meta else []
-        roots = _strings(meta, ROOTS)
-        weights = {name: stored.weight(name) for name in listed}
+        stored = Stored(header, source, keep_unsupported)
+        listed = json_names(meta, NAMES) if NAMES in meta else []
+        roots = json_names(meta, ROOTS)
+        weights = stored.weights(listed)
         weights.update({name: stored.plain(name, ROOT_PREFIX + name) for name in roots})
         if NAMES not in meta:
             weights.update({name: stored.plain(name, name) for name in header.tensors if name not in stored.taken})
@@ -320,8 +317,8 @@ def index(source: FileSource, *, keep_unsupported: bool = False) -> Checkpoint:
             raise Malformed(
                 f"holds {len(left)} tensors that its metadata does not account for, the first {show(left[0])}"
             )
-        ties = _object(meta, TIES)
-        dropped, copied = _pairs(ties.get("dropped", {})), _pairs(ties.get("copied", {}))
+        ties = json_object(meta, TIES)
+        dropped, copied = json_pairs(ties.get("dropped", {})), json_pairs(ties.get("copied", {}))
         for alias, origin in (*dropped.items(), *copied.items()):
             if origin not in weights or (alias in weights) != (alias in copied):
                 raise Malformed(
@@ -332,13 +329,13 @@ def index(source: FileSource, *, keep_unsupported: bool = False) -> Checkpoint:
             source,
             "safetensors",
             tag,
-            _object(meta, METADATA),
-            _in_order(weights, _strings(meta, ORDER) if ORDER in meta else list(weights)),
+            json_object(meta, METADATA),
+            _in_order(weights, json_names(meta, ORDER) if ORDER in meta else list(weights)),
             ties={**copied, **dropped},
             dropped=dropped,
-            facts=_object(_object(meta, QUANT), "int8_v1") or None,
+            facts=json_object(json_object(meta, QUANT), "int8_v1") or None,
             classes={name: str(weight.kind) for name, weight in weights.items() if weight.kind is not None},
-            provenance=_object(meta, TAGGED_SOURCE if tag is not None else PLAIN_SOURCE) or None,
+            provenance=json_object(meta, TAGGED_SOURCE if tag is not None else PLAIN_SOURCE) or None,
             sealed=SEAL in meta,
             damage=tuple(seal_findings(header)),
         )
@@ -346,124 +343,11 @@ def index(source: FileSource, *, keep_unsupported: bool = False) -> Checkpoint:
         return checkpoint
 
 
-class _Stored:
-    """The tensors of a file, handed out once each."""
-
-    def __init__(self, header: Header, source: FileSource, keep: bool) -> None:
-        self.header = header
-        self.taken: set[str] = set()
-        self._keep = keep
-        self._entries: dict[str, dict[str, Json]] = {}  # by their text: most weights of a model share a few
-        self._attributes: dict[str, dict[str, Json]] = {}
-        self._read = lambda view: blocks(view.strided, source)
-
-    def take(self, name: str, key: str) -> Part:
-        entry = self.header.tensors.get(key)
-        if entry is None:
-            raise Malformed(f"is listed, but the file holds no tensor {show(key)}", path=name)
-        if key in self.taken:
-            raise Malformed(f"is listed, but {show(key)} belongs to another name already", path=name)
-        self.taken.add(key)
-        return plain(contiguous(entry.dtype, entry.shape, entry.range))
-
-    def plain(self, name: str, key: str) -> Weight:
-        part = self.take(name, key)
-        return lift(Weight(None, {PLAIN: part}, {}, part.dtype, part.shape), self._read, keep=self._keep)
-
-    def weight(self, name: str) -> Weight:
-        text = self.header.metadata.get(name, "")
-        if text not in self._entries:
-            self._entries[text] = _object(self.header.metadata, name, required=True)
-        entry = self._entries[text]
-        kind = entry.get("_type")
-        old = next((key for key in (f"{name}:_data", f"{name}:qdata") if key in self.header.tensors), None)
-        if kind == "Tensor":
-            return self.plain(name, old or name)
-        if isinstance(kind, str) and kind.startswith(KEPT_PREFIX):
-            with located(path=name):
-                return lift(self._kept(name, entry, ""), self._read, keep=self._keep)
-        schema = BY_SHORT_NAME.get(kind) if isinstance(kind, str) else None
-        given = entry.get("_data")
-        if schema is None or not isinstance(given, dict) or not isinstance(kind, str):
-            raise Refused(f"has class {kind!r}, which depickle does not know", path=name)
-        with located(path=name):
-            if old is not None:  # torchao 0.14: `name:part`, and no list of parts
-                keys = {p.name: f"{name}:{p.name}" for p in schema.parts if f"{name}:{p.name}" in self.header.tensors}
-            else:
-                keys = {part: part_name(name, part) for part in _texts(entry.get("_tensor_data_names"))}
-            parts = {part: self.take(name, key) for part, key in keys.items()}
-            if not parts:
-                raise Malformed("has no parts")
-            if text not in self._attributes:
-                self._attributes[text] = {key: from_json(value) for key, value in given.items()}
-            attributes = self._attributes[text]
-            first = parts.get("qdata") or next(iter(parts.values()))
-            return lift(Weight(kind, parts, attributes, first.dtype, first.shape), self._read, keep=self._keep)
-
-    def _kept(self, name: str, entry: Mapping[str, Json], path: str) -> Weight:
-        """A weight that was stored as it stood; `path` leads to it from the outermost one."""
-        kind, given, dtype, origin = (entry.get(key) for key in ("_type", "_data", "_dtype", "_class"))
-        known = isinstance(origin, str) and isinstance(dtype, str) and origin in BY_CLASS and dtype in BY_NAME
-        if not known or not isinstance(given, dict) or kind != KEPT_PREFIX + BY_CLASS[str(origin)].name:
-            raise Refused(f"has class {origin!r}, which depickle does not know", path=name)
-        parts: dict[str, Part | Weight] = {}
-        attributes: dict[str, Json] = {}
-        for key, value in given.items():
-            if isinstance(value, dict) and str(value.get("_type")).startswith(KEPT_PREFIX):
-                parts[key] = self._kept(name, value, f"{path}{key}.")
-            else:
-                attributes[key] = from_json(value)
-        for part in _texts(entry.get("_tensor_data_names")):
-            parts[part] = self.take(name, part_name(name, path + part))
-        shape = integers(entry.get("_shape"), "a shape")
-        return Weight(BY_CLASS[str(origin)].name, parts, attributes, BY_NAME[str(dtype)], shape, origin=str(origin))
-
-
 def _in_order(weights: Mapping[str, Weight], order: list[str]) -> dict[str, Weight]:
     if len(order) != len(weights) or set(order) != set(weights):
         odd = next(iter(set(order) ^ set(weights)), "a name that stands twice")
         raise Malformed(f"{ORDER} and the names disagree about {show(odd)}")
     return {name: weights[name] for name in order}
-
-
-def _object(meta: Mapping[str, Json], key: str, *, required: bool = False) -> dict[str, Json]:
-    """A metadata value that is the JSON of an object; {} where there is none."""
-    text = meta.get(key)
-    if text is None and not required:
-        return {}
-    value = text
-    if isinstance(text, str):
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise Malformed(f"the header's {show(key)} is not JSON") from error
-    if not isinstance(value, dict):
-        raise Malformed(f"the header's {show(key)} is not there or is no object")
-    return value
-
-
-def _strings(meta: Mapping[str, str], key: str) -> list[str]:
-    if key not in meta:
-        return []
-    try:
-        names = _texts(json.loads(meta[key]))
-    except (ValueError, RecursionError) as error:
-        raise Malformed(f"the header's {key} is not JSON") from error
-    if len(set(names)) != len(names):
-        raise Malformed(f"the header's {key} names something twice")
-    return names
-
-
-def _texts(value: Json) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise Malformed("a list of names is no list of texts")
-    return value
-
-
-def _pairs(value: Json) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
-        raise Malformed(f"the header's {TIES} is no object of names")
-    return value
 
 
 def seal_findings(header: Header) -> list[str]:
