@@ -8,13 +8,15 @@ from __future__ import annotations
 import sys
 import time
 from threading import Lock
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .errors import show
-from .inspection import Inspection
-from .layout import Layout
-from .report import Record
-from .scanning import Scan
+
+if TYPE_CHECKING:  # only the values that a verb has made are shown; their modules are loaded by then
+    from .inspection import Inspection
+    from .layout import Layout
+    from .report import Record
+    from .scanning import Scan
 
 _PATIENCE: Final = 1.0  # seconds before progress appears
 _EVERY: Final = 0.1  # seconds between two updates
