@@ -90,11 +90,15 @@ def block_shape(shape: tuple[int, ...], block: list[int]) -> tuple[int, ...]:
     return tuple(length // size for length, size in zip(shape, block))
 
 
-def _check_halved(weight: Weight) -> None:
-    """Two four-bit values a byte along the last dimension."""
-    qdata, shape = leaf(weight, "qdata"), weight.attributes["shape"]
-    if not isinstance(shape, list) or list(qdata.shape) != [*shape[:-1], shape[-1] // 2]:
-        raise Malformed(f"data of shape {list(qdata.shape)} does not hold a weight of shape {shape} in four bits")
+def _check_packed(per_element: int) -> Callable[[Weight], None]:
+    """Several four-bit values in each element of the data, along the last dimension."""
+
+    def check(weight: Weight) -> None:
+        qdata, shape = leaf(weight, "qdata"), weight.attributes["shape"]
+        if not isinstance(shape, list) or not shape or list(qdata.shape) != [*shape[:-1], shape[-1] // per_element]:
+            raise Malformed(f"data of shape {list(qdata.shape)} does not hold a weight of shape {shape} in four bits")
+
+    return check
 
 
 def _check_microscaled(weight: Weight) -> None:
@@ -127,7 +131,8 @@ def packed_fp4(weight: Weight) -> bool:
 
 CHECKS: Final[Mapping[str, Callable[[Weight], None]]] = {
     "blocks": _check_blocks,
-    "halved": _check_halved,
+    "four bits in a byte": _check_packed(2),
+    "four bits in an int32": _check_packed(8),
     "microscaled": _check_microscaled,
 }
 

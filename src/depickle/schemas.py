@@ -308,7 +308,7 @@ CURRENT: Final[tuple[Schema, ...]] = (
             _BLOCK,
             _SHAPE,
         ),
-        check="halved",
+        check="four bits in a byte",
     ),
     Schema(
         "Int4PlainInt32Tensor",
@@ -323,6 +323,7 @@ CURRENT: Final[tuple[Schema, ...]] = (
             Part("zero_point"),
         ),
         attributes=(_BLOCK, _SHAPE),
+        check="four bits in an int32",
     ),
     Schema(
         "Int4TilePackedTo4dTensor",
