@@ -13,10 +13,16 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final, NoReturn, TextIO
+from functools import partial
+from typing import TYPE_CHECKING, Final, NoReturn, TextIO
 
 from ._version import __version__
 from .errors import Error, Malformed, Mismatch, show
+
+if TYPE_CHECKING:
+    from .digest import Stop
+    from .options import Options
+    from .terminal import Progress
 
 _DONE, _DECLINED, _FAILED = 0, 1, 2
 _SIGNALS: Final = {"SIGTERM": 143}
@@ -82,6 +88,11 @@ def _convert_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="HEX",
         help="record this digest without hashing the source; the record says so (one SRC)",
     )
+    add(
+        "--manifest",
+        action="store_true",
+        help="keep DIR/SHA256SUMS up to date with the results, as sha256sum -c reads it",
+    )
     add("--report", metavar="FILE", help="append one JSON line per converted file to FILE")
     add("--drop-tied-copies", action="store_true", help="text encoders: leave out later names of a tied tensor")
     add("--overwrite", action="store_true", help="replace an existing destination that is another file")
@@ -100,7 +111,14 @@ def _convert_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--dry-run", action="store_true", help="print the plan: which output bytes come from which source bytes")
     add("--json", action="store_true", help="with --dry-run: the plan as JSON")
     add("--pretty", action="store_true", help="records as text for people, also when stdout is no terminal")
+    add("--jobs", type=_positive, default=1, metavar="N", help="convert N sources at a time (default 1)")
     add("--quiet", action="store_true", help="no progress and no notes on stderr")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"takes a positive number, not {text!r}")
+    return int(text)
 
 
 def _verify_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -137,6 +155,8 @@ def _scan_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 def _convert(args: argparse.Namespace) -> int:
     from .options import Options, UsageError, check_batch
+    from .parallel import run_all
+    from .terminal import Progress
 
     try:
         options = Options(
@@ -156,24 +176,42 @@ def _convert(args: argparse.Namespace) -> int:
         report = open(args.report, "a", encoding="utf-8") if args.report and not args.dry_run else None  # noqa: SIM115 - closed below
     except (UsageError, OSError) as error:
         return _complain(error)
+    args.digests = {}
+    one = _dry_run if args.dry_run else _convert_one
     try:
-        worst = _DONE
-        for src in args.sources:
-            one = _dry_run if args.dry_run else _convert_one
-            worst = max(worst, _attempt(lambda: one(src, args, options, report)))  # noqa: B023 - called at once
+        with Progress(quiet=args.quiet) as progress:
+            jobs = [partial(_job, one, src, args, options, report, progress) for src in args.sources]
+            worst = max(run_all(jobs, workers=args.jobs))
+        if args.manifest and args.digests:
+            worst = max(worst, _attempt(lambda: _update_manifest(args)))
         return worst
     finally:
         if report is not None:
             report.close()
 
 
-def _convert_one(src: str, args: argparse.Namespace, options: object, report: TextIO | None) -> None:
-    from .conversion import convert
-    from .terminal import Progress, record_text
+def _job(
+    one: Callable[..., None],
+    src: str,
+    args: argparse.Namespace,
+    options: Options,
+    report: TextIO | None,
+    progress: Progress,
+    stop: Stop,
+) -> int:
+    """One source of the batch: its failure does not stop the others."""
+    return _attempt(lambda: one(src, args, options, report, progress, stop))
 
-    with Progress(os.path.basename(src), quiet=args.quiet) as progress:
-        fields = {name: getattr(options, name) for name in options.__dataclass_fields__}  # type: ignore[attr-defined]
-        record = convert(src, args.out_dir, **fields, progress=progress)
+
+def _convert_one(
+    src: str, args: argparse.Namespace, options: Options, report: TextIO | None, progress: Progress, stop: Stop
+) -> None:
+    from .conversion import convert
+    from .terminal import record_text
+
+    fields = {name: getattr(options, name) for name in options.__dataclass_fields__}
+    record = convert(src, args.out_dir, **fields, progress=progress.file(os.path.basename(src)), stop=stop)
+    args.digests[os.path.relpath(record.dst, args.out_dir)] = record.dst_sha256
     line = json.dumps(record.as_json())
     if report is not None:
         report.write(line + "\n")
@@ -184,14 +222,19 @@ def _convert_one(src: str, args: argparse.Namespace, options: object, report: Te
             print(f"depickle: {show(record.src)}: note: {warning}", file=sys.stderr)
 
 
-def _dry_run(src: str, args: argparse.Namespace, options: object, report: TextIO | None) -> None:
+def _update_manifest(args: argparse.Namespace) -> None:
+    from .manifest import update
+
+    update(args.out_dir, args.digests)
+
+
+def _dry_run(
+    src: str, args: argparse.Namespace, options: Options, report: TextIO | None, progress: Progress, stop: Stop
+) -> None:
     from .conversion import plan
     from .opening import open_checkpoint
-    from .options import Options
     from .terminal import plan_text
 
-    if not isinstance(options, Options):
-        raise TypeError
     with open_checkpoint(src, key=options.key, keep_unsupported=options.keep_unsupported) as checkpoint:
         dst, layout = plan(checkpoint, args.out_dir, options)
         if args.json:
@@ -205,8 +248,8 @@ def _verify(args: argparse.Namespace) -> int:
     from .verification import verify
 
     def act() -> None:
-        with Progress(os.path.basename(args.dst), quiet=args.quiet) as progress:
-            result = verify(args.src, args.dst, key=args.key, progress=progress)
+        with Progress(quiet=args.quiet) as progress:
+            result = verify(args.src, args.dst, key=args.key, progress=progress.file(os.path.basename(args.dst)))
         print(json.dumps(result.as_json()))
 
     return _attempt(act)

@@ -12,11 +12,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from threading import Event
 from typing import Final, Literal, TypeAlias
 
 from .checkpoint import Checkpoint
-from .digest import Cancelled, Progress
+from .digest import Cancelled, Progress, Stop
 from .errors import show
 from .ranges import ByteRange, FileSource
 from .tensors import TensorView
@@ -124,7 +123,7 @@ class Comparer:
     """Compares pairs of parts, with two reused buffers. One comparer serves one thread."""
 
     def __init__(
-        self, source: FileSource, output: FileSource, *, stop: Event | None = None, progress: Progress | None = None
+        self, source: FileSource, output: FileSource, *, stop: Stop | None = None, progress: Progress | None = None
     ) -> None:
         self._source, self._output = source, output
         self._stop, self._progress = stop, progress

@@ -14,20 +14,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from threading import Event
 from typing import Final, Protocol
 
 from ._version import __version__
 from .checkpoint import Checkpoint
 from .collector import paused
-from .digest import digest_source
+from .digest import Stop, digest_source
 from .errors import Malformed, Mismatch, Refused
 from .layout import Layout, OutFile
 from .opening import open_checkpoint, open_output
 from .options import Options, UsageError, check_batch, destination
 from .outputs import safetensors
 from .outputs.names import reader_warnings
-from .parallel import run_all
+from .parallel import Linked, run_all
 from .ranges import FileSource
 from .report import Record
 from .verification import compare_jobs, described_findings, raise_if
@@ -81,11 +80,13 @@ def convert(
     keep_unsupported: bool = False,
     check_with: str | None = None,
     progress: Callable[[int, int], None] | None = None,
+    stop: Stop | None = None,
 ) -> Record:
     """Convert one checkpoint to safetensors, prove the result, and return the record.
 
     Raises `UsageError`, `Malformed`, `Refused`, `Mismatch` or `OSError`; then nothing is left at the destination.
-    `progress` is called with bytes done and bytes to do, from several threads.
+    `progress` is called with bytes done and bytes to do, from several threads; once `stop.is_set()`, the conversion
+    ends with `Cancelled`.
     """
     options = Options(
         repo, revision, sha256, trust_sha256, drop_tied_copies, overwrite, key, keep_unsupported, check_with
@@ -95,7 +96,7 @@ def convert(
     with paused(), open_checkpoint(src, key=key, keep_unsupported=keep_unsupported) as checkpoint:
         dst, layout = plan(checkpoint, out_dir, options)
         with _judge(options) as judge:
-            outcome = _Conversion(checkpoint, dst, layout.files[0], options, judge, progress).run()
+            outcome = _Conversion(checkpoint, dst, layout.files[0], options, judge, progress, stop).run()
         return _record(checkpoint, os.fspath(src), dst, layout.files[0], options, outcome, time.monotonic() - started)
 
 
@@ -155,10 +156,11 @@ class _Conversion:
         options: Options,
         judge: Judge,
         progress: Callable[[int, int], None] | None,
+        outer: Stop | None,
     ) -> None:
         self.checkpoint, self.dst, self.file, self.options, self.judge = checkpoint, dst, file, options, judge
         self.known = options.sha256 or options.trust_sha256
-        self._progress = progress
+        self._progress, self._outer = progress, outer
         self._done = 0
         self._total = checkpoint.source.length + 3 * file.length
 
@@ -190,7 +192,7 @@ class _Conversion:
             self._done += count
             self._progress(min(self._done, self._total), self._total)
 
-    def _digest_source(self, stop: Event) -> str | None:
+    def _digest_source(self, stop: Stop) -> str | None:
         """Hash the source and check its CRCs; compare the digest with the one that was expected."""
         trusted = self.options.trust_sha256
         found = digest_source(
@@ -208,7 +210,7 @@ class _Conversion:
         if early is not None and self.known is not None:
             early.update(write_head(self.file, out, (self.known.lower(),)))
         write = partial(write_data, self.file, sources, out, digest=early, progress=self._tick)
-        src_sha256, _ = run_all([self._digest_source, lambda stop: write(stop=stop)])
+        src_sha256, _ = run_all([self._digest_source, lambda stop: write(stop=stop)], outer=self._outer)
         if early is None:
             write_head(self.file, out, (str(src_sha256),))
         dst_sha256 = self._prove(out.temporary, early.hexdigest() if early else None, out.sync)
@@ -220,12 +222,12 @@ class _Conversion:
         with open_output(path) as output:
             raise_if(described_findings(self.checkpoint, output), self.file.name)
             compare = compare_jobs(self.checkpoint, output, self._tick)
-            jobs: list[Callable[[Event], object]] = [*compare]
+            jobs: list[Callable[[Stop], object]] = [*compare]
             if known is None:
                 jobs.insert(0, lambda stop: digest_source(output.source, stop=stop, progress=self._tick))
             if sync is not None:
                 jobs.append(lambda _: sync())
-            results = run_all(jobs)
+            results = run_all(jobs, outer=self._outer)
             first = 0 if known else 1
             raise_if([text for found in results[first : first + len(compare)] for text in found], self.file.name)  # type: ignore[attr-defined]
             self.judge.check(self.checkpoint, path)
@@ -238,7 +240,7 @@ class _Conversion:
         with FileSource(self.dst) as output:
             head = output.read(0, min(self.file.data_start, output.length))
         if len(head) == self.file.data_start and self._same_but_digest(head):
-            src_sha256 = self._digest_source(Event())
+            src_sha256 = self._digest_source(Linked(self._outer))
             if head == self.file.head.render((str(src_sha256),)):
                 try:
                     dst_sha256 = self._prove(self.dst, None)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable, Iterable
-from threading import Event
-from typing import Final
+from typing import Final, Protocol
 
 from .archive import Record
 from .errors import Malformed
@@ -19,6 +18,13 @@ from .ranges import FileSource
 
 BLOCK: Final = 256 * 1024
 Progress = Callable[[int], None]
+
+
+class Stop(Protocol):
+    """Something that says whether work shall end: a threading.Event, or `parallel.Linked`."""
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
 
 
 class Cancelled(Exception):
@@ -30,7 +36,7 @@ def digest_source(
     records: Iterable[Record] = (),
     *,
     hashing: bool = True,
-    stop: Event | None = None,
+    stop: Stop | None = None,
     progress: Progress | None = None,
 ) -> str | None:
     """Return the SHA-256 of the whole file (None with `hashing=False`), after checking every record's CRC-32."""

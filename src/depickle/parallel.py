@@ -12,15 +12,31 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
-from .digest import Cancelled
+from .digest import Cancelled, Stop
 
 T = TypeVar("T")
-Job = Callable[[threading.Event], T]
+Job = Callable[[Stop], T]
+
+
+class Linked:
+    """An event that is set by itself or by the one around it."""
+
+    def __init__(self, outer: Stop | None = None) -> None:
+        self._own = threading.Event()
+        self._outer = outer
+
+    def set(self) -> None:
+        """Stop these jobs, and not the ones around them."""
+        self._own.set()
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
+        return self._own.is_set() or (self._outer is not None and self._outer.is_set())
 
 
 class _Team(Generic[T]):
-    def __init__(self, jobs: Sequence[Job[T]]) -> None:
-        self.stop = threading.Event()
+    def __init__(self, jobs: Sequence[Job[T]], outer: Stop | None) -> None:
+        self.stop = Linked(outer)
         self.errors: list[BaseException] = []
         self.results: dict[int, T] = {}
         self._queue: SimpleQueue[tuple[int, Job[T]]] = SimpleQueue()
@@ -42,9 +58,12 @@ class _Team(Generic[T]):
                 self.stop.set()
 
 
-def run_all(jobs: Sequence[Job[T]], workers: int = 2) -> list[T]:
-    """Run the jobs, the first ones first, on `workers` threads; return their results in order."""
-    team = _Team(jobs)
+def run_all(jobs: Sequence[Job[T]], workers: int = 2, outer: Stop | None = None) -> list[T]:
+    """Run the jobs, the first ones first, on `workers` threads; return their results in order.
+
+    Raises the first error, or Cancelled if `outer` says to stop.
+    """
+    team = _Team(jobs, outer)
     threads = [
         threading.Thread(target=team.work, name=f"depickle-{i}", daemon=True) for i in range(min(workers, len(jobs)))
     ]
@@ -61,4 +80,6 @@ def run_all(jobs: Sequence[Job[T]], workers: int = 2) -> list[T]:
         raise
     if team.errors:
         raise team.errors[0]
+    if len(team.results) != len(jobs):
+        raise Cancelled
     return [team.results[i] for i in range(len(jobs))]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,16 +24,16 @@ _EVERY: Final = 0.1  # seconds between two updates
 
 
 class Progress:
-    """A progress bar on stderr: bytes done of bytes to do, rate, time left. Nothing where stderr is no terminal, or
-    with `quiet`."""
+    """Progress on stderr, a line a file: bytes done of bytes to do, rate, time left.
 
-    def __init__(self, label: str, *, quiet: bool) -> None:
-        self._label = show(label, 40)
+    Nothing where stderr is no terminal, with `quiet`, or for work that is done within a second.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
         self._silent = quiet or not sys.stderr.isatty()
-        self._started = self._shown = time.monotonic()
+        self._started = time.monotonic()
         self._lock = Lock()
         self._bar: Any = None
-        self._task: Any = None
 
     def __enter__(self) -> Progress:
         return self
@@ -41,18 +42,25 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def __call__(self, done: int, total: int) -> None:
-        """Take a report from any thread."""
-        now = time.monotonic()
-        if self._silent or now - self._started < _PATIENCE or now - self._shown < _EVERY:
-            return
-        with self._lock:
-            self._shown = now
-            if self._bar is None:
-                self._bar = _bar()
-                self._task = self._bar.add_task(self._label, total=total)
-                self._bar.start()
-            self._bar.update(self._task, completed=done)
+    def file(self, label: str) -> Callable[[int, int], None]:
+        """What takes the reports of one file's conversion, from any thread."""
+        shown, task = self._started, None
+
+        def report(done: int, total: int) -> None:
+            nonlocal shown, task
+            now = time.monotonic()
+            if self._silent or now - self._started < _PATIENCE or (now - shown < _EVERY and done < total):
+                return
+            with self._lock:
+                shown = now
+                if self._bar is None:
+                    self._bar = _bar()
+                    self._bar.start()
+                if task is None:
+                    task = self._bar.add_task(show(label, 40), total=total)
+                self._bar.update(task, completed=done, visible=done < total)
+
+        return report
 
 
 def _bar() -> Any:

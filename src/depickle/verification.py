@@ -10,12 +10,11 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from threading import Event
 
 from .checkpoint import Checkpoint
 from .collector import paused
 from .compare import Comparer, Pair, batches, compare_described, pairs
-from .digest import Progress, digest_source
+from .digest import Progress, Stop, digest_source
 from .errors import Mismatch
 from .opening import open_checkpoint, open_output
 from .parallel import run_all
@@ -28,7 +27,7 @@ def described_findings(source: Checkpoint, output: Checkpoint) -> list[str]:
     return [*output.damage, *compare_described(source, output)]
 
 
-def compare_jobs(source: Checkpoint, output: Checkpoint, progress: Progress) -> list[Callable[[Event], list[str]]]:
+def compare_jobs(source: Checkpoint, output: Checkpoint, progress: Progress) -> list[Callable[[Stop], list[str]]]:
     """The byte comparison, cut into jobs for `run_all`; each returns its findings."""
     return [
         partial(_compare, source.source, output.source, batch, progress) for batch in batches(pairs(source, output))
@@ -68,7 +67,7 @@ def verify(
                 progress(min(done, total), total)
 
         raise_if(described_findings(checkpoint, index), index.source.name)
-        jobs: list[Callable[[Event], object]] = [
+        jobs: list[Callable[[Stop], object]] = [
             lambda stop: digest_source(checkpoint.source, checkpoint.records, stop=stop, progress=tick),
             lambda stop: digest_source(index.source, stop=stop, progress=tick),
             *compare_jobs(checkpoint, index, tick),

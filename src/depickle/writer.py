@@ -15,10 +15,9 @@ import errno
 import os
 import secrets
 from collections.abc import Iterator
-from threading import Event
 from typing import Final, Protocol
 
-from .digest import Cancelled, Progress
+from .digest import Cancelled, Progress, Stop
 from .errors import Malformed, Refused
 from .layout import Copy, OutFile, Transform
 from .locks import try_lock
@@ -167,7 +166,7 @@ def write_data(
     out: Pending,
     *,
     digest: Hash | None = None,
-    stop: Event | None = None,
+    stop: Stop | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Write all segments, in order, behind the head; `digest` is fed with them as they pass."""
