@@ -37,13 +37,21 @@ class Linked:
 class _Team(Generic[T]):
     def __init__(self, jobs: Sequence[Job[T]], outer: Stop | None) -> None:
         self.stop = Linked(outer)
+        self.finished = threading.Semaphore(0)
         self.errors: list[BaseException] = []
         self.results: dict[int, T] = {}
         self._queue: SimpleQueue[tuple[int, Job[T]]] = SimpleQueue()
         for item in enumerate(jobs):
             self._queue.put(item)
 
-    def work(self) -> None:
+    def run(self) -> None:
+        """Take jobs until there are none; then say so. (Thread.join cannot be waited on again once a signal broke it.)"""
+        try:
+            self._work()
+        finally:
+            self.finished.release()
+
+    def _work(self) -> None:
         while not self.stop.is_set():
             try:
                 number, job = self._queue.get_nowait()
@@ -64,19 +72,18 @@ def run_all(jobs: Sequence[Job[T]], workers: int = 2, outer: Stop | None = None)
     Raises the first error, or Cancelled if `outer` says to stop.
     """
     team = _Team(jobs, outer)
-    threads = [
-        threading.Thread(target=team.work, name=f"depickle-{i}", daemon=True) for i in range(min(workers, len(jobs)))
-    ]
+    waiting = 0
     try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        for i in range(min(workers, len(jobs))):
+            threading.Thread(target=team.run, name=f"depickle-{i}", daemon=True).start()
+            waiting += 1
+        while waiting:
+            team.finished.acquire()
+            waiting -= 1
     except BaseException:
         team.stop.set()
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()
+        for _ in range(waiting):
+            team.finished.acquire()
         raise
     if team.errors:
         raise team.errors[0]

@@ -35,7 +35,7 @@ def compare_jobs(source: Checkpoint, output: Checkpoint, progress: Progress) -> 
 
 
 def _compare(
-    source: FileSource, output: FileSource, batch: Sequence[Pair], progress: Progress, stop: Event
+    source: FileSource, output: FileSource, batch: Sequence[Pair], progress: Progress, stop: Stop
 ) -> list[str]:
     return Comparer(source, output, stop=stop, progress=progress).findings(batch)
 

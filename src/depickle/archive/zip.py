@@ -1,14 +1,15 @@
 r"""The stored zip that torch.save writes since 1.6: a central directory and local headers become named byte ranges.
 
-In: a source that begins with PK\3\4. Out: an `Archive`, or Malformed (the structure contradicts itself or the file) or
-Refused (another kind of zip, or a form that torch never writes and that readers are known to disagree on: compression,
-comments, bytes between records, names that differ only in case). Offsets are those of the file; a zip in front of or
-behind something else has other offsets and is not accepted: torch looks at the first bytes of a file, others at the last.
+In: a source that begins with PK\3\4. Out: an `Archive`, or Malformed (the structure contradicts itself or the file)
+or Refused (another kind of zip, or a form that torch never writes and that readers are known to disagree on:
+compression, comments, bytes between records, names that differ only in case). Offsets are those of the file; a zip in
+front of or behind something else has other offsets and is not accepted, since torch looks at the first bytes of a file
+and others at the last.
 
-Format: PKWARE APPNOTE 6.3.10, sections 4.3 to 4.5; what torch does with it: `caffe2/serialize/inline_container.cc`, torch
-2.13. torch leaves sizes and CRC-32 out of local headers (flag bit 3) and aligns data by a local extra field, so that the
-offset of a record's data is known from its local header alone. Record bytes are neither read nor checked here, but for
-four tiny texts.
+Format: PKWARE APPNOTE 6.3.10, sections 4.3 to 4.5; what torch does with it: `caffe2/serialize/inline_container.cc`,
+torch 2.13. torch leaves sizes and CRC-32 out of local headers (flag bit 3) and aligns data by a local extra field, so
+that the offset of a record's data is known from its local header alone. Record bytes are neither read nor checked
+here, but for four tiny texts.
 """
 
 from __future__ import annotations
