@@ -10,6 +10,8 @@ value that is not true.
 Nothing here imports pickle or depickle: the bytes are the format's, not those of the code under test.
 """
 
+# ruff: noqa: N802 - opcodes keep the names that pickletools gives them
+
 from __future__ import annotations
 
 import json
@@ -279,7 +281,7 @@ def _tuple(item: tuple[Any, ...]) -> Code:
 
 _WRITERS: tuple[tuple[Any, Any], ...] = (
     (Code, lambda item: item),
-    (type(None), lambda item: NONE),
+    (type(None), lambda _: NONE),
     (bool, lambda item: NEWTRUE if item else NEWFALSE),
     (int, integer),
     (float, BINFLOAT),
@@ -400,7 +402,7 @@ def int8_v1(
     aqt_outer: Mapping[str, Any] | None = None,
     impl_outer: Mapping[str, Any] | None = None,
 ) -> Code:
-    """torchao's first int8 weight, over storages `KEY.d` and `KEY.s`; each mapping changes fields of one of its levels."""
+    """torchao's first int8 weight, over storages `KEY.d` and `KEY.s`; each mapping changes a level's fields."""
     shape = (rows, cols)
     impl_state = {
         "int_data": tensor(f"{key}.d", "CharStorage", rows * cols, shape),
@@ -416,7 +418,9 @@ def int8_v1(
         "zero_point_domain": call("torchao.quantization.quant_primitives", "ZeroPointDomain", 3),
     } | dict(aqt or {})
     laqt_state = {
-        "original_weight_tensor": wrapper(AQT, "bfloat16", **({"shape": shape} | dict(aqt_outer or {})), state=aqt_state),
+        "original_weight_tensor": wrapper(
+            AQT, "bfloat16", **({"shape": shape} | dict(aqt_outer or {})), state=aqt_state
+        ),
         "input_quant_func": GLOBAL(*INT8_ACTIVATION),
         "quant_kwargs": {},
     } | dict(laqt or {})

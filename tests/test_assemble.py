@@ -11,8 +11,9 @@ import struct
 import zipfile
 from pathlib import Path
 
-import assemble as a
 import pytest
+
+import assemble as a
 
 FIXTURES = Path(__file__).resolve().parents[2] / "shared" / "fixtures"
 
@@ -53,7 +54,9 @@ WITH_ARGUMENT = {
     "BINGET": (a.BINGET(3), 3),
     "LONG_BINGET": (a.LONG_BINGET(300), 300),
 }
-CONSTANT = {name: code for name, code in vars(a).items() if name.isupper() and isinstance(code, a.Code) and len(code) == 1}
+CONSTANT = {
+    name: code for name, code in vars(a).items() if name.isupper() and isinstance(code, a.Code) and len(code) == 1
+}
 
 
 def test_every_opcode_has_a_name_here():
@@ -80,7 +83,9 @@ def test_a_length_can_lie():
     assert a.LONG4(b"", length=-1) == b"\x8b\xff\xff\xff\xff"
 
 
-@pytest.mark.parametrize("number", [0, 1, -1, 255, 256, 65535, 65536, -(2**31), 2**31 - 1, 2**31, -(2**31) - 1, 2**2100])
+@pytest.mark.parametrize(
+    "number", [0, 1, -1, 255, 256, 65535, 65536, -(2**31), 2**31 - 1, 2**31, -(2**31) - 1, 2**2100]
+)
 def test_integer_is_the_picklers_choice(number):
     theirs = pickle.dumps(number, protocol=2)
     assert a.program(a.integer(number)) == theirs

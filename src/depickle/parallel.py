@@ -45,7 +45,7 @@ class _Team(Generic[T]):
             self._queue.put(item)
 
     def run(self) -> None:
-        """Take jobs until there are none; then say so. (Thread.join cannot be waited on again once a signal broke it.)"""
+        """Take jobs until there are none, then say so: a join that a signal breaks off cannot be waited on again."""
         try:
             self._work()
         finally:

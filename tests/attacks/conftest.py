@@ -1,8 +1,9 @@
-"""Puts the builders on the path, and runs the attacks of a module together in one watched process."""
+"""Puts the builders on the path, and starts the watched process in which attacks run."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,8 @@ for folder in (HERE, HERE.parent):
 import harness  # noqa: E402 - needs the path
 
 
-@pytest.fixture(scope="module")
-def outcomes(request, tmp_path_factory):
-    """The outcome of every selected case of this module, by its id."""
-    items = [item for item in request.session.items if item.module is request.module]
-    cases = {item.callspec.params["case"] for item in items if "case" in getattr(item, "callspec", Params).params}
-    return harness.run(sorted(cases, key=str), tmp_path_factory.mktemp(request.module.__name__))
-
-
-class Params:
-    params: dict[str, object] = {}
+@pytest.fixture(scope="session")
+def watcher() -> Iterator[harness.Watcher]:
+    """The watched process in which all attacks run."""
+    with harness.Watcher() as process:
+        yield process

@@ -1,8 +1,8 @@
 """Callables that a hostile pickle names: what the public scanners list or test, by scanner.
 
-Only names, from picklescan 1.0.5 (its list and its tests), fickling 0.1.12 and modelscan 0.8.8 (their lists), and advisories.
-Where a scanner lists a whole module, a member that does harm stands for it. depickle needs none of this: it knows what it
-reads and refuses the rest. The list is here to show that.
+Only names, from picklescan 1.0.5 (its list and its tests), fickling 0.1.12 and modelscan 0.8.8 (their lists), and
+advisories. Where a scanner lists a whole module, a member that does harm stands for it. depickle needs none of this:
+it knows what it reads and refuses the rest. The list is here to show that.
 """
 
 from __future__ import annotations
@@ -227,5 +227,6 @@ ELSEWHERE: tuple[tuple[str, str], ...] = (
 ALL: tuple[tuple[str, str], ...] = tuple(
     sorted({(m, n) for _, m, n in PICKLESCAN_TESTS} | set(SCANNER_LISTS) | set(FICKLING_LISTS) | set(ELSEWHERE))
 )
-# Some of these are harmless as data and a reader might well model them; a value of theirs in a weight's place is still refused.
+# Some of these are harmless as data and a reader might well model them; a value of theirs in a weight's place is still
+# refused.
 ADVISORY = {(module, name): advisory for advisory, module, name in PICKLESCAN_TESTS}

@@ -1,8 +1,8 @@
 """What an attack is, how it is run, and what must hold afterwards.
 
-An attack is a generator function under `@attack(...)`: its docstring tells the idea, it yields one or more files. Each file
-becomes a `Case`. `run` lays every case out in a sandbox of its own and hands all of them to `watcher.py`, one process that
-forks for each command, under limits and with an audit hook; `check` then holds the outcome against the verdict:
+An attack is a generator function under `@attack(...)`: its docstring tells the idea, it yields one or more files.
+Each file becomes a `Case`. A `Watcher` lays it out in a sandbox and hands its commands to `watcher.py`, a process
+that forks for each, under limits and with an audit hook; `check` holds the outcome against the verdict:
 
     REFUSED     depickle.Refused, exit status 1
     MALFORMED   depickle.Malformed, exit status 2
@@ -22,22 +22,24 @@ import re
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from watcher import tree
+
 import assemble
 import depickle
-from watcher import tree
 
 REFUSED, MALFORMED, EITHER, HARMLESS, HONEST = "Refused", "Malformed", "Refused or Malformed", "harmless", "honest"
 STATUS = {REFUSED: {1}, MALFORMED: {2}, EITHER: {1, 2}, HARMLESS: {0, 1, 2}, HONEST: {0}}
 CLASSES = {REFUSED: {"Refused"}, MALFORMED: {"Malformed"}, HONEST: set()}
 SECONDS, MEBIBYTES = 1.0, 100.0  # what any hostile file may cost: CPU time, and growth of the process
 CONVERT: tuple[tuple[str, ...], ...] = (("convert", "{src}", "--out-dir", "{out}"),)
-INSPECT: tuple[tuple[str, ...], ...] = (("inspect", "{src}"),)
-TOKEN = "hf_CanaryTokenOfTheAttackTests"  # noqa: S105 - in the environment of the child; nothing may show it
+LOOK: tuple[tuple[str, ...], ...] = (("inspect", "{src}"), ("scan", "{src}"))
+TOKEN = "hf_CanaryTokenOfTheAttackTests"
 
 PACKAGE = str(Path(depickle.__file__).parents[1])  # the child tests the same package, installed or not
 
@@ -57,7 +59,8 @@ class Case:
     idea: str = ""
     file: str = "model.pt"
     commands: tuple[tuple[str, ...], ...] = CONVERT
-    looks: tuple[tuple[str, ...], ...] = INSPECT
+    looks: tuple[tuple[str, ...], ...] = LOOK
+    unclean: bool = False  # `scan` has to say so
     api: bool = True
     holds: Mapping[str, bytes] = field(default_factory=dict)
     setup: Callable[[Path], None] | None = None
@@ -77,7 +80,9 @@ def case(name: str, content: Content, message: str = "", **fields: Any) -> Case:
     return Case(name, content, message, **({"verdict": ""} | fields))
 
 
-def attack(line: int, advisory: str = "", verdict: str = REFUSED, message: str = "", **fields: Any) -> Callable[..., Any]:
+def attack(
+    line: int, advisory: str = "", verdict: str = REFUSED, message: str = "", **fields: Any
+) -> Callable[..., Any]:
     """Register a generator of cases: `(name, content)` or `(name, content, message)` or a `case()`.
 
     `line` is that of THREATS.md, `message` a regular expression for the error's text (upper and lower case alike).
@@ -145,46 +150,53 @@ def lay_out(item: Case, sandbox: Path) -> Path:
     return source
 
 
-def run(cases: Sequence[Case], folder: Path) -> dict[str, Outcome]:
-    """Run every case in one watcher process."""
-    jobs, sandboxes = [], {}
-    for number, item in enumerate(cases):
-        sandbox = folder / f"{number:04}"
+class Watcher:
+    """The process that runs cases; a context manager. Cases are laid out in a folder each, and handed over one at a
+    time."""
+
+    def __enter__(self) -> Watcher:
+        self._folder = tempfile.TemporaryDirectory()
+        control = Path(self._folder.name, "control.pt")
+        control.write_bytes(assemble.torch_file(assemble.state_dict({"w": assemble.tensor()})))
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("watcher.py")), str(control)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ
+            | {"HF_TOKEN": TOKEN, "PYTHONPATH": PACKAGE, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"},
+        )
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._process.communicate()
+        self._folder.cleanup()
+
+    def run(self, item: Case, sandbox: Path) -> Outcome:
+        """Lay a case out below `sandbox` and run its commands."""
         source = lay_out(item, sandbox)
         places = {"src": str(source), "out": str(sandbox / "out"), "dir": str(sandbox)}
         commands = [[part.format(**places) for part in command] for command in (*item.commands, *item.looks)]
         if item.api:
             commands.append(["api", str(source), str(sandbox / "out")])
-        sandboxes[item.id] = (sandbox, tree(sandbox))
-        jobs.append({"id": item.id, "sandbox": str(sandbox), "commands": commands})
-    control = folder / "control.pt"
-    control.write_bytes(assemble.torch_file(assemble.state_dict({"w": assemble.tensor()})))
-    results = watch(jobs, control)
-    return {
-        name: Outcome(
-            tuple(Run(**{**entry["run"], "argv": tuple(entry["run"]["argv"])}) for entry in results[name]),
-            tuple(entry["found"] for entry in results[name]),
-            before,
-            sandbox,
-        )
-        for name, (sandbox, before) in sandboxes.items()
-    }
+        before = tree(sandbox)
+        job = {"sandbox": str(sandbox), "seconds": item.seconds}
+        entries = [self._ask(job | {"command": command, "number": number}) for number, command in enumerate(commands)]
+        runs = tuple(Run(**{**entry["run"], "argv": tuple(entry["run"]["argv"])}) for entry in entries)
+        return Outcome(runs, tuple(entry["found"] for entry in entries), before, sandbox)
 
-
-def watch(jobs: list[dict[str, Any]], control: Path) -> dict[str, list[dict[str, Any]]]:
-    """Hand the jobs to a watcher process and read what it saw."""
-    script = Path(__file__).with_name("watcher.py")
-    made = subprocess.run(
-        [sys.executable, str(script), str(control)],
-        input=json.dumps(jobs),
-        capture_output=True,
-        text=True,
-        env=os.environ | {"HF_TOKEN": TOKEN, "PYTHONPATH": PACKAGE, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"},
-        check=False,
-    )
-    if made.returncode != 0:
-        raise RuntimeError(f"the watcher failed:\n{made.stderr}")
-    return {entry["id"]: entry["results"] for entry in map(json.loads, made.stdout.splitlines())}
+    def _ask(self, job: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(
+                f"the watcher ended with status {self._process.wait()}; what it said is on standard error"
+            )
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
 
 def problems(item: Case, outcome: Outcome) -> list[str]:
@@ -197,14 +209,14 @@ def problems(item: Case, outcome: Outcome) -> list[str]:
         elif list(done.argv[:1]) in [list(command[:1]) for command in item.commands]:
             complaints += _command(item, done, outcome.sandbox)
         else:
-            complaints += _look(done)
+            complaints += _look(item, done)
         found += [f"{done.command}: {complaint}" for complaint in complaints]
     return found
 
 
-def check(item: Case, outcomes: Mapping[str, Outcome]) -> None:
-    """Fail with every problem of a case."""
-    found = problems(item, outcomes[item.id])
+def check(item: Case, watcher: Watcher, folder: Path) -> None:
+    """Run a case and fail with every problem that it shows."""
+    found = problems(item, watcher.run(item, folder / "box"))
     assert not found, "\n".join([item.id, item.idea, *found])
 
 
@@ -224,8 +236,12 @@ def _inert(item: Case, done: Run) -> Iterator[str]:
 
 
 def _left_alone(item: Case, before: Mapping[str, str], after: Mapping[str, str], done: Run) -> Iterator[str]:
+    if done.status == -1:
+        return  # killed for what it took: the next run of the tool cleans up, and this one has failed already
     for name in sorted(set(before) | set(after)):
-        made_by_success = name.startswith("out" + os.sep) and done.status == 0 and done.command != "inspect"
+        made_by_success = (
+            name.startswith("out" + os.sep) and done.status == 0 and done.command not in {"inspect", "scan"}
+        )
         if before.get(name) != after.get(name) and not made_by_success and name not in item.leftovers:
             yield f"left {name} {'changed' if name in before and name in after else 'made or removed'}"
 
@@ -237,12 +253,11 @@ def _explained(item: Case, text: str) -> Iterator[str]:
 
 def _command(item: Case, done: Run, sandbox: Path) -> Iterator[str]:
     if done.status not in STATUS[item.verdict]:
-        yield f"exit status {done.status}, expected {sorted(STATUS[item.verdict])}; {done.stderr.strip()[-300:]!r}"
+        yield f"exit status {done.status}, expected {sorted(STATUS[item.verdict])}; {_why(done)}"
     elif done.status == 0:
         yield from _converted(item, done, sandbox)
     else:
-        if len(done.stderr.strip().splitlines()) != 1:
-            yield f"{len(done.stderr.strip().splitlines())} lines on standard error: {done.stderr!r}"
+        yield from _one_line(done)
         yield from _explained(item, done.stderr.removeprefix("depickle: ").replace(str(sandbox), ""))
 
 
@@ -256,11 +271,25 @@ def _api(item: Case, done: Run) -> Iterator[str]:
         yield from _explained(item, done.message)
 
 
-def _look(done: Run) -> Iterator[str]:
+def _why(done: Run) -> str:
+    return " ".join(filter(None, (done.error, done.message[:300], done.stderr.strip()[-300:])))
+
+
+def _look(item: Case, done: Run) -> Iterator[str]:
     if done.status not in {0, 1, 2}:
-        yield f"exit status {done.status}; {done.stderr.strip()[-300:]!r}"
-    if done.status in {1, 2} and len(done.stderr.strip().splitlines()) != 1:
-        yield f"{len(done.stderr.strip().splitlines())} lines on standard error: {done.stderr!r}"
+        yield f"exit status {done.status}; {_why(done)}"
+    elif done.command == "scan":
+        if item.unclean and done.status != 1:
+            yield f"exit status {done.status}, expected 1: {done.stdout.strip()[:300]!r} {_why(done)}"
+    elif done.status:
+        yield from _one_line(done)
+
+
+def _one_line(done: Run) -> Iterator[str]:
+    """One line says why; after a mismatch, `verify` lists what differs on indented lines below it."""
+    lines = [line for line in done.stderr.splitlines() if not (done.command == "verify" and line.startswith("  "))]
+    if len(lines) != 1:
+        yield f"{len(lines)} lines on standard error: {done.stderr!r}"
 
 
 def _converted(item: Case, done: Run, sandbox: Path) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Lines 18, 19, 24, 25 and 35: small files that ask for much. Each is answered within 1 s of processor time and 100 MiB."""
+"""Lines 18, 19, 24, 25 and 35: small files that ask for much, each answered within 1 s and 100 MiB."""
 
 from __future__ import annotations
 
@@ -7,13 +7,51 @@ from collections.abc import Callable
 
 import harness
 import pytest
-from assemble import (
-    ADDITEMS, APPEND, BINGET, BINPUT, BUILD, DUP, EMPTY_DICT, EMPTY_LIST, EMPTY_SET, EMPTY_TUPLE, FROZENSET, GLOBAL,
-    LONG1, LONG_BINGET, MARK, NONE, POP, REDUCE, SETITEM, SETITEMS, TUPLE, TUPLE1, TUPLE2, Code, Record, asm, call, checkpoint,
-    integer, legacy_file, legacy_storage, program, safetensors_file, state_dict, string, tensor, torch_file, torch_records,
-    value, zip64_extra, zip_file,
-)  # fmt: skip
 from harness import EITHER, HARMLESS, MALFORMED, REFUSED, attack, case
+
+from assemble import (
+    ADDITEMS,
+    APPEND,
+    BINGET,
+    BINPUT,
+    BUILD,
+    DUP,
+    EMPTY_DICT,
+    EMPTY_LIST,
+    EMPTY_SET,
+    EMPTY_TUPLE,
+    FROZENSET,
+    GLOBAL,
+    LONG1,
+    LONG_BINGET,
+    MARK,
+    NONE,
+    POP,
+    REDUCE,
+    SETITEM,
+    SETITEMS,
+    TUPLE,
+    TUPLE1,
+    TUPLE2,
+    Code,
+    Record,
+    asm,
+    call,
+    checkpoint,
+    integer,
+    legacy_file,
+    legacy_storage,
+    program,
+    safetensors_file,
+    state_dict,
+    string,
+    tensor,
+    torch_file,
+    torch_records,
+    value,
+    zip64_extra,
+    zip_file,
+)  # fmt: skip
 
 TE = "unsloth_prequant_text_encoder_state_dict_v1"
 _CALL_OF_0 = asm(GLOBAL("collections", "OrderedDict"), BINGET(0), REDUCE)
@@ -43,9 +81,14 @@ def billion_laughs():
     yield from inside(EMPTY_TUPLE, *[asm(DUP, TUPLE2)] * 100).items()
     lists = asm(value(["x"]), *[asm(BINPUT(0), POP, EMPTY_LIST, MARK, BINGET(0), BINGET(0), b"e")] * 100)
     yield from ((f"list-{label}", data) for label, data in inside(lists).items())
-    dicts = asm(value({"x": 1}), *[asm(BINPUT(0), POP, EMPTY_DICT, string("a"), BINGET(0), b"s", string("b"), BINGET(0), b"s")] * 100)
+    dicts = asm(
+        value({"x": 1}),
+        *[asm(BINPUT(0), POP, EMPTY_DICT, string("a"), BINGET(0), b"s", string("b"), BINGET(0), b"s")] * 100,
+    )
     yield from ((f"dict-{label}", data) for label, data in inside(dicts).items())
-    yield case("calls", torch_file(state_dict({"w": asm(EMPTY_TUPLE, *[asm(DUP, TUPLE2, BINPUT(0), POP, _CALL_OF_0)] * 100)})))
+    yield case(
+        "calls", torch_file(state_dict({"w": asm(EMPTY_TUPLE, *[asm(DUP, TUPLE2, BINPUT(0), POP, _CALL_OF_0)] * 100)}))
+    )
     keys = asm(EMPTY_TUPLE, *[asm(DUP, TUPLE2)] * 100)
     yield case("key", file(EMPTY_DICT, keys, NONE, SETITEM))
     yield case("member", file(EMPTY_SET, MARK, keys, ADDITEMS))
@@ -67,11 +110,17 @@ def deep_nesting():
     yield from ((f"first-items-{label}", data) for label, data in inside(first).items())
     calls = asm(EMPTY_TUPLE, asm(BINPUT(0), POP, _CALL_OF_0, TUPLE1) * 10_000)
     yield from ((f"calls-{label}", data) for label, data in inside(calls).items())
-    states = asm(call("collections", "OrderedDict"), asm(BINPUT(0), POP, call("collections", "OrderedDict"), BINGET(0), BUILD) * 5_000)
+    states = asm(
+        call("collections", "OrderedDict"),
+        asm(BINPUT(0), POP, call("collections", "OrderedDict"), BINGET(0), BUILD) * 5_000,
+    )
     yield from ((f"states-{label}", data) for label, data in inside(states).items())
     called = asm(call("collections", "OrderedDict"), asm(EMPTY_TUPLE, REDUCE) * 20_000)
     yield from ((f"call-of-call-{label}", data) for label, data in inside(called).items())
-    parameters = asm(tensor(), asm(BINPUT(0), POP, GLOBAL("torch._utils", "_rebuild_parameter"), BINGET(0), NONE, NONE, b"\x87R") * 5_000)
+    parameters = asm(
+        tensor(),
+        asm(BINPUT(0), POP, GLOBAL("torch._utils", "_rebuild_parameter"), BINGET(0), NONE, NONE, b"\x87R") * 5_000,
+    )
     yield case("parameters-of-parameters", torch_file(state_dict({"w": parameters})))
     yield case("hash-of-a-deep-key", file(EMPTY_DICT, NONE, TUPLE1 * 50_000, NONE, SETITEM))
     yield case("nested-state-dicts", file(asm(EMPTY_DICT, string("state_dict")) * 10_000, NONE, SETITEM * 10_000))
@@ -88,7 +137,9 @@ def self_reference():
         "entries": asm(call("collections", "OrderedDict"), BINPUT(0), string("self"), BINGET(0), SETITEM),
         "items": asm(call("collections", "OrderedDict"), BINPUT(0), BINGET(0), APPEND),
         "state-dict": asm(EMPTY_DICT, BINPUT(0), string("state_dict"), BINGET(0), SETITEM),
-        "through-a-call": asm(EMPTY_LIST, BINPUT(0), GLOBAL("collections", "OrderedDict"), BINGET(0), TUPLE1, REDUCE, APPEND),
+        "through-a-call": asm(
+            EMPTY_LIST, BINPUT(0), GLOBAL("collections", "OrderedDict"), BINGET(0), TUPLE1, REDUCE, APPEND
+        ),
     }
     for label, item in holder.items():
         yield from ((f"{label}-{place}", data) for place, data in inside(item).items())
@@ -126,18 +177,30 @@ def quadratic_growth():
 @attack(24, "", EITHER)
 def dimensions_without_end():
     """Shapes of very many or very large dimensions, which cost a long product or a long message."""
-    for label, item, rank in (("huge", integer(2**62), 100_000), ("ones", integer(1), 100_000), ("twos", integer(2), 60_000)):
+    for label, item, rank in (
+        ("huge", integer(2**62), 100_000),
+        ("ones", integer(1), 100_000),
+        ("twos", integer(2), 60_000),
+    ):
         shape = asm(item, BINPUT(0), POP, MARK, BINGET(0) * rank, TUPLE)
         yield label, torch_file(state_dict({"w": tensor(shape=shape, stride=shape)}))
-        yield f"{label}-zero-stride", torch_file(state_dict({"w": tensor(shape=shape, stride=asm(MARK, asm(integer(0)) * rank, TUPLE))}))
+        yield (
+            f"{label}-zero-stride",
+            torch_file(state_dict({"w": tensor(shape=shape, stride=asm(MARK, asm(integer(0)) * rank, TUPLE))})),
+        )
     zeros = asm(MARK, asm(integer(0)) * 100_000, TUPLE)
     yield "zeros", torch_file(state_dict({"w": tensor(shape=zeros, stride=zeros)}))
 
 
-@attack(24, "", EITHER, "stride|expan|limit|bytes|large|elements|times")
+@attack(24, "", EITHER, "stride|expan|limit|times|bytes|large|elements|times")
 def one_byte_is_terabytes():
     """Stride 0: one element of storage shown as 2**40 of them, to be written out."""
-    for label, shape in (("flat", (2**40,)), ("square", (2**20, 2**20)), ("most", (2**62,)), ("overflow", (2**40, 2**40))):
+    for label, shape in (
+        ("flat", (2**40,)),
+        ("square", (2**20, 2**20)),
+        ("most", (2**62,)),
+        ("overflow", (2**40, 2**40)),
+    ):
         yield label, torch_file(state_dict({"w": tensor(shape=shape, stride=(0,) * len(shape))}))
     yield "ten-gib", torch_file(state_dict({"w": tensor(shape=(10 * 2**28,), stride=(0,))}))
     names = {f"w{i}": tensor(shape=(2**24,), stride=(0,)) for i in range(2000)}
@@ -146,16 +209,16 @@ def one_byte_is_terabytes():
     yield "tagged", torch_file(checkpoint(TE, {}, tagged))
 
 
-@attack(25, "", EITHER, "copies|tied|expan|limit|times|space|names|larger")
+@attack(25, "", REFUSED, "copies|tied|expan|limit|times|names|larger")
 def one_storage_many_names():
-    """A megabyte under twenty thousand names: each is a copy in the output, 20 GB of it."""
+    """A megabyte under ten thousand names: each is a copy in the output, 10 GB of it."""
     shared = asm(tensor(numel=2**18, shape=(2**18,)), BINPUT(0), POP)
-    entries = [asm(string(f"a.w{i}"), BINGET(0)) for i in range(20_000)]
+    entries = [asm(string(f"a.w{i}"), BINGET(0)) for i in range(10_000)]
     data = {"0": bytes(2**20)}
     body = asm(shared, EMPTY_DICT, MARK, *entries, SETITEMS)
     yield "plain", torch_file(program(body), data)
     yield "tagged", torch_file(checkpoint(TE, {}, body), data)
-    windows = {f"a.w{i}": tensor(numel=2**18, shape=(2**17,), offset=i) for i in range(20_000)}
+    windows = {f"a.w{i}": tensor(numel=2**18, shape=(2**17,), offset=i) for i in range(10_000)}
     yield "overlapping-windows", torch_file(state_dict(windows), data)
 
 
@@ -173,7 +236,9 @@ def many_small_things():
     yield case("records", seventy_thousand_records, seconds=10.0, mebibytes=200.0)
     yield case("long-name", lambda: torch_file(state_dict({"n" * (1 << 20): tensor()})), seconds=2.0)
     card = {"card": "x" * (8 << 20)}
-    yield case("long-metadata", lambda: torch_file(checkpoint(TE, card, {"a.w": tensor()})), seconds=5.0, mebibytes=300.0)
+    yield case(
+        "long-metadata", lambda: torch_file(checkpoint(TE, card, {"a.w": tensor()})), seconds=5.0, mebibytes=300.0
+    )
 
 
 def deflated(data: bytes) -> Record:
@@ -197,21 +262,46 @@ def compressed_records():
 def one_record_many_entries():
     """Ten thousand directory entries for the same megabyte, as in a zip bomb without nesting."""
     names = {f"w{i}": tensor(str(i), numel=2**18, shape=(2**18,)) for i in range(2000)}
-    storages = {"0": bytes(2**20)} | {f"{i}": Record(bytes(2**20), local=False, offset="data/0") for i in range(1, 2000)}
+    storages = {"0": bytes(2**20)} | {
+        f"{i}": Record(bytes(2**20), local=False, offset="data/0") for i in range(1, 2000)
+    }
     yield "same-header", lambda: torch_file(state_dict(names), storages)
 
 
 @attack(19, "", EITHER)
 def sizes_beyond_the_file():
     """Containers that announce more than there is: nothing is allocated for it."""
-    yield "safetensors-header", safetensors_file(b"{}", length=2**63 - 1), "header|length|bytes"
+    yield "safetensors-header", safetensors_file(b"{}", length=2**63 - 1), "header|length|begins"
     yield "safetensors-header-100mb", safetensors_file(b"{}", length=99_999_999), "header|length|bytes|ends"
-    yield "legacy-count", legacy_file(state_dict({"w": tensor(shape=(4,), reference=legacy_storage("0", "FloatStorage", 2**60))}), [("0", 2**60, b"")]), ""
-    yield "zip-usize", torch_file(state_dict({"w": tensor()}), {"0": Record(b"\0" * 16, usize=2**32 - 2, csize=2**32 - 2)}), "bytes|size|record|ends|overlap"
+    yield (
+        "legacy-count",
+        legacy_file(
+            state_dict({"w": tensor(shape=(4,), reference=legacy_storage("0", "FloatStorage", 2**60))}),
+            [("0", 2**60, b"")],
+        ),
+        "",
+    )
+    yield (
+        "zip-usize",
+        torch_file(state_dict({"w": tensor()}), {"0": Record(b"\0" * 16, usize=2**32 - 2, csize=2**32 - 2)}),
+        "bytes|size|record|ends|overlap",
+    )
     huge = Record(b"\0" * 16, usize=2**32 - 1, csize=2**32 - 1, extra=zip64_extra(2**62, 2**62))
     yield "zip64-usize", torch_file(state_dict({"w": tensor()}), {"0": huge}), "bytes|size|record|ends|overlap"
-    yield "entries", torch_file(state_dict({"w": tensor()}), eocd64={"entries": 2**63}), "entries|directory|count"
-    yield "directory-size", torch_file(state_dict({"w": tensor()}), eocd64={"size": 2**62}), "directory|bytes|size"
+    yield "entries", torch_file(state_dict({"w": tensor()}), eocd64={"entries": 2**63}), "end record"
+    yield "directory-size", torch_file(state_dict({"w": tensor()}), eocd64={"size": 2**62}), "end record"
+
+
+@attack(15, "", EITHER)
+def pickles_without_end():
+    """A bare file of a hundred thousand pickles in a row, or a zip of thousands of them, for whoever scans them all."""
+    yield "in-a-row", bytes(program(NONE)) * 100_000
+    yield "in-a-row-growing", bytes(program(value([1] * 1000))) * 1_000
+    yield "in-a-zip", lambda: zip_file({f"{i}.pkl": bytes(program(NONE)) for i in range(5_000)}, prefix="")
+    yield (
+        "deflated",
+        lambda: zip_file({f"{i}.pkl": deflated(bytes(program(string("x" * (16 << 20))))) for i in range(8)}, prefix=""),
+    )
 
 
 @attack(18, "", REFUSED, "limit|opcodes|marks|stack|nests|integer|depth")
@@ -230,5 +320,5 @@ def memo_of_everything():
 
 
 @pytest.mark.parametrize("case", harness.ATTACKS[__name__], ids=str)
-def test_attack(case, outcomes):
-    harness.check(case, outcomes)
+def test_attack(case, watcher, tmp_path):
+    harness.check(case, watcher, tmp_path)

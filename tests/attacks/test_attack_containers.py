@@ -1,4 +1,5 @@
-"""Lines 15, 16, 32, 37 and 38: the old stream of five pickles, and files that are something else than their name says."""
+"""Lines 15, 16, 32, 37 and 38: the old stream of five pickles, and files that are something else than their name
+says."""
 
 from __future__ import annotations
 
@@ -9,11 +10,34 @@ from pathlib import Path
 
 import harness
 import pytest
-from assemble import (
-    FOUR, LONG1, MAGIC, NONE, POP, PROTO, PROTOCOL, REDUCE, SYS_INFO, TUPLE1, GLOBAL, asm, call, framed, integer, legacy_file,
-    legacy_storage, program, state_dict, string, tensor, torch_file, value, STOP,
-)  # fmt: skip
 from harness import EITHER, HARMLESS, HONEST, MALFORMED, REFUSED, attack, case
+
+from assemble import (
+    FOUR,
+    GLOBAL,
+    LONG1,
+    MAGIC,
+    NONE,
+    POP,
+    PROTO,
+    PROTOCOL,
+    REDUCE,
+    STOP,
+    SYS_INFO,
+    TUPLE1,
+    asm,
+    call,
+    framed,
+    integer,
+    legacy_file,
+    legacy_storage,
+    program,
+    state_dict,
+    string,
+    tensor,
+    torch_file,
+    value,
+)  # fmt: skip
 
 SYSTEM = call("os", "system", "touch canary")
 REFERENCE = legacy_storage("0", "FloatStorage", 4)
@@ -25,13 +49,21 @@ HOLDS = {"w": FOUR}
 def control():
     """The honest stream from which the others differ."""
     yield "legacy", legacy_file(PICKLE)
-    yield "two-storages", legacy_file(
-        state_dict({"v": tensor(shape=(2,), reference=legacy_storage("9", "LongStorage", 2)), "w": tensor(shape=(4,), reference=REFERENCE)}),
-        [("0", 4, FOUR), ("9", 2, bytes(16))],
+    yield (
+        "two-storages",
+        legacy_file(
+            state_dict(
+                {
+                    "v": tensor(shape=(2,), reference=legacy_storage("9", "LongStorage", 2)),
+                    "w": tensor(shape=(4,), reference=REFERENCE),
+                }
+            ),
+            [("0", 4, FOUR), ("9", 2, bytes(16))],
+        ),
     )
 
 
-@attack(15, "picklescan: payload in the 2nd to 6th pickle", REFUSED, r"os[. ]system")
+@attack(15, "picklescan: payload in the 2nd to 6th pickle", REFUSED, r"os[. ]system", unclean=True)
 def payload_in_each_pickle():
     """A call in one of the five pickles, its result thrown away or in the value's place."""
     hidden = asm(SYSTEM, POP)
@@ -43,7 +75,9 @@ def payload_in_each_pickle():
     yield "4-itself", legacy_file(program(SYSTEM), [])
     yield "5-hidden", legacy_file(PICKLE, keys=asm(hidden, value(["0"])))
     yield case("2-in-it", legacy_file(PICKLE, protocol=program(SYSTEM)), r"os[. ]system|protocol", verdict=EITHER)
-    yield case("3-itself", legacy_file(PICKLE, sys_info=program(SYSTEM)), r"os[. ]system|system info|sys_info", verdict=EITHER)
+    yield case(
+        "3-itself", legacy_file(PICKLE, sys_info=program(SYSTEM)), r"os[. ]system|system info|sys_info", verdict=EITHER
+    )
     yield case("5-itself", legacy_file(PICKLE, keys=SYSTEM), r"os[. ]system|keys", verdict=EITHER)
     yield case("5-in-it", legacy_file(PICKLE, keys=["0", SYSTEM]), r"os[. ]system|keys", verdict=EITHER)
 
@@ -59,7 +93,8 @@ def payload_behind_the_stream():
 
 @attack(16, "picklescan pytorch_magic_bypass", EITHER)
 def magic_number_by_a_call():
-    """A first pickle that computes the magic number, or hides a call before it: torch compares the value, scanners the bytes."""
+    """A first pickle that computes the magic number, or hides a call before it: torch compares the value, scanners the
+    bytes."""
     called = program(call("__builtin__", "eval", "0x1950A86A20F9469CFC6C"))
     yield "eval", legacy_file(PICKLE, magic=called)
     yield "int", legacy_file(PICKLE, magic=program(call("builtins", "int", "119547037146038801333356")))
@@ -67,7 +102,10 @@ def magic_number_by_a_call():
     yield "text", legacy_file(PICKLE, magic=program(string("119547037146038801333356")))
     yield "other-number", legacy_file(PICKLE, magic=program(LONG1(0x1950A86A20F9469CFC6D)))
     yield "magic-then-call", asm(PROTO(2), LONG1(0x1950A86A20F9469CFC6C), POP, SYSTEM, STOP)
-    yield "magic-as-argument", asm(PROTO(2), GLOBAL("os", "system"), LONG1(0x1950A86A20F9469CFC6C), TUPLE1, REDUCE, STOP)
+    yield (
+        "magic-as-argument",
+        asm(PROTO(2), GLOBAL("os", "system"), LONG1(0x1950A86A20F9469CFC6C), TUPLE1, REDUCE, STOP),
+    )
 
 
 @attack(16, "", HARMLESS, holds=HOLDS)
@@ -87,7 +125,11 @@ def streams_that_lie():
     yield "protocol-true", legacy_file(PICKLE, protocol=program(value(True))), "protocol"
     yield "sys-info-empty", legacy_file(PICKLE, sys_info=program(value({}))), "info"
     yield "sys-info-list", legacy_file(PICKLE, sys_info=program(value([]))), "info"
-    yield "sys-info-sizes", legacy_file(PICKLE, sys_info=program(value({**SYS_INFO, "type_sizes": {"int": 8}}))), "info|size"
+    yield (
+        "sys-info-sizes",
+        legacy_file(PICKLE, sys_info=program(value({**SYS_INFO, "type_sizes": {"int": 8}}))),
+        "info|size",
+    )
     yield "keys-missing", legacy_file(PICKLE, keys=[]), "key|storage"
     yield "keys-unknown", legacy_file(PICKLE, keys=["0", "1"]), "key|storage"
     yield "keys-twice", legacy_file(PICKLE, keys=["0", "0"]), "key|storage|twice"
@@ -103,13 +145,34 @@ def streams_that_lie():
     yield "cut-after-the-magic", MAGIC, "STOP|ends|bytes"
     yield "cut-after-the-protocol", MAGIC + PROTOCOL, "STOP|ends|bytes"
     other = legacy_storage("0", "LongStorage", 2)
-    yield "two-types", legacy_file(state_dict({"w": tensor(shape=(4,), reference=REFERENCE), "v": tensor(shape=(2,), reference=other)})), "storage|twice|declared"
+    yield (
+        "two-types",
+        legacy_file(
+            state_dict({"w": tensor(shape=(4,), reference=REFERENCE), "v": tensor(shape=(2,), reference=other)})
+        ),
+        "storage|twice|declared",
+    )
     view = legacy_storage("0", "FloatStorage", 4, view=("1", 0, 4))
     yield "view-metadata", legacy_file(state_dict({"w": tensor(shape=(4,), reference=view)})), "view"
     yield "five-items", legacy_file(state_dict({"w": tensor()})), "persistent|storage"
-    yield "negative-numel", legacy_file(state_dict({"w": tensor(shape=(4,), reference=legacy_storage("0", "FloatStorage", -4))})), "count|negative|numel"
-    yield "bool-numel", legacy_file(state_dict({"w": tensor(shape=(1,), reference=legacy_storage("0", "FloatStorage", True))}), [("0", 1, FOUR[:4])]), ""
-    yield "evil-class", legacy_file(state_dict({"w": tensor(shape=(4,), reference=legacy_storage("0", "system", 4))})), "torch.system|class"
+    yield (
+        "negative-numel",
+        legacy_file(state_dict({"w": tensor(shape=(4,), reference=legacy_storage("0", "FloatStorage", -4))})),
+        "count|negative|numel",
+    )
+    yield (
+        "bool-numel",
+        legacy_file(
+            state_dict({"w": tensor(shape=(1,), reference=legacy_storage("0", "FloatStorage", True))}),
+            [("0", 1, FOUR[:4])],
+        ),
+        "",
+    )
+    yield (
+        "evil-class",
+        legacy_file(state_dict({"w": tensor(shape=(4,), reference=legacy_storage("0", "system", 4))})),
+        "torch.system|class",
+    )
 
 
 def tar(members: dict[str, bytes], link: tuple[str, str] | None = None, form: int = tarfile.USTAR_FORMAT) -> bytes:
@@ -173,7 +236,9 @@ def content_against_extension():
     yield case("xz", b"\xfd7zXZ\0" + bytes(40), "xz")
     yield case("png", b"\x89PNG\r\n\x1a\n" + bytes(40), "png")
     yield case("png-with-a-zip", b"\x89PNG\r\n\x1a\n" + torch_file(state_dict({"w": tensor()})), "png")
-    yield case("numpy", b"\x93NUMPY\1\0\x46\0{'descr': '|O', 'fortran_order': False, 'shape': (1,)}".ljust(80) + evil, "numpy")
+    yield case(
+        "numpy", b"\x93NUMPY\1\0\x46\0{'descr': '|O', 'fortran_order': False, 'shape': (1,)}".ljust(80) + evil, "numpy"
+    )
     yield case("hdf5", b"\x89HDF\r\n\x1a\n" + bytes(40), "hdf5|keras")
     yield case("gguf", b"GGUF\3\0\0\0" + bytes(40), "gguf")
     yield case("onnx", b"\x08\x07\x12\x07pytorch" + bytes(40), "onnx|protocol|begins")
@@ -210,9 +275,11 @@ def legacy_pickle_far_from_its_end():
     """A broken pickle at the head of a very long stream: the rest of the file is not read to find that out."""
     yield case("bad-opcode", MAGIC + b"\x80\x02\xff" + bytes(100), setup=grow)
     yield case("endless-text", MAGIC + struct.pack("<2sI", b"\x80\x02", 0) + bytes(100), setup=grow)
-    yield case("after-the-info", MAGIC + PROTOCOL + program(value(SYS_INFO)) + program(NONE) + program(NONE), setup=grow)
+    yield case(
+        "after-the-info", MAGIC + PROTOCOL + program(value(SYS_INFO)) + program(NONE) + program(NONE), setup=grow
+    )
 
 
 @pytest.mark.parametrize("case", harness.ATTACKS[__name__], ids=str)
-def test_attack(case, outcomes):
-    harness.check(case, outcomes)
+def test_attack(case, watcher, tmp_path):
+    harness.check(case, watcher, tmp_path)

@@ -4,15 +4,80 @@ from __future__ import annotations
 
 import harness
 import pytest
-from assemble import (
-    ADDITEMS, APPEND, APPENDS, BINBYTES8, BINGET, BINPERSID, BINPUT, BINUNICODE, BINUNICODE8, BUILD, BYTEARRAY8, DICT, DUP,
-    EMPTY_DICT, EMPTY_LIST, EMPTY_SET, EMPTY_TUPLE, EXT1, EXT2, EXT4, FLOAT, FRAME, FROZENSET, GET, GLOBAL, INST, INT, LIST,
-    LONG, LONG1, LONG4, LONG_BINGET, LONG_BINPUT, MARK, MEMOIZE, NEWOBJ, NEWOBJ_EX, NEXT_BUFFER, NONE, OBJ, PERSID, POP,
-    POP_MARK, PROTO, PUT, READONLY_BUFFER, REDUCE, SETITEM, SETITEMS, SHORT_BINBYTES, SHORT_BINUNICODE, STACK_GLOBAL, STOP,
-    STRING, TUPLE, TUPLE1, TUPLE2, TUPLE3, UNICODE, asm, call, framed, integer, ordered_dict, program, state_dict, string,
-    tensor, torch_file, value,
-)  # fmt: skip
 from harness import EITHER, HARMLESS, MALFORMED, REFUSED, attack, case
+
+from assemble import (
+    ADDITEMS,
+    APPEND,
+    APPENDS,
+    BINBYTES8,
+    BINGET,
+    BINPERSID,
+    BINPUT,
+    BINUNICODE,
+    BINUNICODE8,
+    BUILD,
+    BYTEARRAY8,
+    DICT,
+    DUP,
+    EMPTY_DICT,
+    EMPTY_LIST,
+    EMPTY_SET,
+    EMPTY_TUPLE,
+    EXT1,
+    EXT2,
+    EXT4,
+    FLOAT,
+    FRAME,
+    FROZENSET,
+    GET,
+    GLOBAL,
+    INST,
+    INT,
+    LIST,
+    LONG,
+    LONG1,
+    LONG4,
+    LONG_BINGET,
+    LONG_BINPUT,
+    MARK,
+    MEMOIZE,
+    NEWOBJ,
+    NEWOBJ_EX,
+    NEXT_BUFFER,
+    NONE,
+    OBJ,
+    PERSID,
+    POP,
+    POP_MARK,
+    PROTO,
+    PUT,
+    READONLY_BUFFER,
+    REDUCE,
+    SETITEM,
+    SETITEMS,
+    SHORT_BINBYTES,
+    SHORT_BINUNICODE,
+    STACK_GLOBAL,
+    STOP,
+    STRING,
+    TUPLE,
+    TUPLE1,
+    TUPLE2,
+    TUPLE3,
+    UNICODE,
+    asm,
+    call,
+    framed,
+    integer,
+    ordered_dict,
+    program,
+    state_dict,
+    string,
+    tensor,
+    torch_file,
+    value,
+)  # fmt: skip
 
 SYSTEM = call("os", "system", "touch canary")
 GOOD = value({"w": tensor()})
@@ -61,7 +126,7 @@ def names_that_are_no_text():
         yield f"name-{label}", weight(string("os"), item, STACK_GLOBAL)
 
 
-@attack(8, "fickling GHSA-mxhj-88fx-4pcv", REFUSED, r"os[. ]system")
+@attack(8, "fickling GHSA-mxhj-88fx-4pcv", REFUSED, r"os[. ]system", unclean=True)
 def hidden_calls():
     """A call whose result is thrown away, so that the value that remains is clean."""
     yield "reduce-pop", file(SYSTEM, POP, GOOD)
@@ -90,7 +155,8 @@ def hidden_references():
 
 @attack(9, "picklescan GHSA-6ggj", REFUSED)
 def build_into_an_object():
-    """BUILD that would set attributes: `__class__`, a method, `__setstate__`, slots, on a tensor, an OrderedDict, a config."""
+    """BUILD that would set attributes: `__class__`, a method, `__setstate__`, slots, on a tensor, an OrderedDict, a
+    config."""
     states = {
         "class": {"__class__": GLOBAL("os", "_wrap_close")},
         "setstate": {"__setstate__": GLOBAL("os", "system")},
@@ -104,7 +170,11 @@ def build_into_an_object():
         yield f"tensor-{label}", weight(tensor(), value(state), BUILD), "BUILD|state|attribute|os[. ]"
         yield f"ordered-dict-{label}", file(ordered_dict({"w": tensor()}, state=state)), "BUILD|state|attribute|os[. ]"
     version = asm(GLOBAL("torch.torch_version", "TorchVersion"), value(("2.0",)), NEWOBJ, value({"x": SYSTEM}), BUILD)
-    tagged = {"format": "unsloth_prequant_text_encoder_state_dict_v1", "metadata": {"v": version}, "state_dict": {"a.w": tensor()}}
+    tagged = {
+        "format": "unsloth_prequant_text_encoder_state_dict_v1",
+        "metadata": {"v": version},
+        "state_dict": {"a.w": tensor()},
+    }
     yield "torch-version", torch_file(program(value(tagged))), r"TorchVersion|os[. ]system|state"
 
 
@@ -123,7 +193,8 @@ def build_on_plain_data():
 
 @attack(10, "CVE-2026-24747", EITHER)
 def items_on_the_wrong_type():
-    """SETITEM, SETITEMS, APPEND, APPENDS and ADDITEMS on what is no dict, list or set: memory corruption in torch before 2.10."""
+    """SETITEM, SETITEMS, APPEND, APPENDS and ADDITEMS on what is no dict, list or set: memory corruption in torch
+    before 2.10."""
     for label, target in (
         ("list", EMPTY_LIST),
         ("tuple", EMPTY_TUPLE),
@@ -134,7 +205,11 @@ def items_on_the_wrong_type():
         ("tensor", tensor()),
     ):
         yield f"setitem-{label}", weight(target, integer(0), integer(1), SETITEM), "SETITEM|item|entr|not a tensor"
-        yield f"setitems-{label}", weight(target, MARK, integer(0), integer(1), SETITEMS), "SETITEM|item|entr|not a tensor"
+        yield (
+            f"setitems-{label}",
+            weight(target, MARK, integer(0), integer(1), SETITEMS),
+            "SETITEM|item|entr|not a tensor",
+        )
     for label, target in (
         ("dict", EMPTY_DICT),
         ("tuple", EMPTY_TUPLE),
@@ -154,12 +229,17 @@ def items_on_the_wrong_type():
 def entries_given_to_a_tensor():
     """Items given to a storage reference."""
     reference = asm(value(("storage", GLOBAL("torch", "FloatStorage"), "0", "cpu", 4)), BINPERSID)
-    yield "storage", file(value({"w": tensor(reference=asm(reference, integer(0), integer(1), SETITEM), shape=(4,))})), "SETITEM"
+    yield (
+        "storage",
+        file(value({"w": tensor(reference=asm(reference, integer(0), integer(1), SETITEM), shape=(4,))})),
+        "SETITEM",
+    )
 
 
 @attack(11, "python/cpython#154848, fickling test_frame_boundary_divergence", MALFORMED, "frame")
 def frames_that_lie():
-    """FRAME whose length disagrees with its opcodes: C and Python unpicklers, and scanners, then read different opcodes."""
+    """FRAME whose length disagrees with its opcodes: C and Python unpicklers, and scanners, then read different
+    opcodes."""
     body = asm(GOOD, STOP)
     yield "past-the-end", torch_file(asm(PROTO(4), FRAME(len(body) + 1), body))
     yield "huge", torch_file(asm(PROTO(4), FRAME(2**64 - 1), body))
@@ -182,7 +262,11 @@ def extension_registry():
     yield "ext4", weight(EXT4(70000), value(("x",)), REDUCE)
     yield "ext4-negative", weight(EXT4(-1))
     yield "ext1-zero", weight(EXT1(0))
-    yield "add-extension", weight(call("copyreg", "add_extension", "os", "system", 1), POP, EXT1(1)), "extension|EXT|copyreg"
+    yield (
+        "add-extension",
+        weight(call("copyreg", "add_extension", "os", "system", 1), POP, EXT1(1)),
+        "extension|EXT|copyreg",
+    )
 
 
 @attack(12, "", EITHER, "persistent|storage|reference|bad")
@@ -204,7 +288,14 @@ def persistent_ids():
         yield f"weight-{label}", weight(pid, BINPERSID), expected
         yield f"tensor-{label}", file(value({"w": tensor(reference=asm(pid, BINPERSID), shape=(4,))})), expected
     yield "persid-line", weight(PERSID("storage"))
-    yield "class-as-string", file(value({"w": tensor(reference=asm(value(("storage", "FloatStorage", "0", "cpu", 4)), BINPERSID), shape=(4,))}))
+    yield (
+        "class-as-string",
+        file(
+            value(
+                {"w": tensor(reference=asm(value(("storage", "FloatStorage", "0", "cpu", 4)), BINPERSID), shape=(4,))}
+            )
+        ),
+    )
     other = asm(value(("storage", GLOBAL("evil", "FloatStorage"), "0", "cpu", 4)), BINPERSID)
     yield "class-of-another-module", file(value({"w": tensor(reference=other, shape=(4,))})), "evil[. ]FloatStorage"
 
@@ -217,7 +308,7 @@ def out_of_band_buffers():
     yield "readonly-of-a-string", torch_file(program(value({"w": asm(string("x"), READONLY_BUFFER)}), 5))
 
 
-@attack(14, "arXiv 2508.19774 (EOP), the 'broken pickle' on the Hub", MALFORMED)
+@attack(14, "arXiv 2508.19774 (EOP), the 'broken pickle' on the Hub", MALFORMED, unclean=True)
 def payload_then_garbage():
     """A call, then a broken stream: a loader has run the call before it fails, a scanner fails before it reports."""
     payload = asm(PROTO(2), SYSTEM)
@@ -242,9 +333,10 @@ def pickles_behind_the_pickle():
     yield "junk", torch_file(asm(good, b"\0" * 100))
 
 
-@attack(17, "", REFUSED)
+@attack(17, "", REFUSED, unclean=True)
 def names_that_look_right():
-    """The right class under another module, another class of the right module, look-alike letters, spaces and line ends."""
+    """The right class under another module, another class of the right module, look-alike letters, spaces and line
+    ends."""
     for label, module, name in (
         ("evil-module", "evil", "Int8Tensor"),
         ("prefix", "torchao.quantization2", "Int8Tensor"),
@@ -266,11 +358,23 @@ def names_that_look_right():
     ):
         reference = asm(value(("storage", GLOBAL("torch", "FloatStorage"), "0", "cpu", 4)), BINPERSID)
         args = (reference, 0, (4,), (1,), False, ordered_dict())
-        yield label, weight(GLOBAL(module, name), value(args), REDUCE), "rebuild_tensor|Int8Tensor|EvilTensor|REBUILD|utils|global"
+        yield (
+            label,
+            weight(GLOBAL(module, name), value(args), REDUCE),
+            "rebuild_tensor|Int8Tensor|EvilTensor|REBUILD|utils|global",
+        )
         stacked = asm(string(module), string(name), STACK_GLOBAL, value(args), REDUCE)
         yield f"stacked-{label}", weight(stacked), "rebuild_tensor|Int8Tensor|EvilTensor|REBUILD|utils|global"
-    yield "newline", weight(string("torch._utils"), string("_rebuild_tensor_v2\nsystem"), STACK_GLOBAL, EMPTY_TUPLE, REDUCE), "rebuild"
-    yield "escape-codes", weight(string("os"), string("\x1b[2J\x1b]0;owned\x07system"), STACK_GLOBAL, EMPTY_TUPLE, REDUCE), "os"
+    yield (
+        "newline",
+        weight(string("torch._utils"), string("_rebuild_tensor_v2\nsystem"), STACK_GLOBAL, EMPTY_TUPLE, REDUCE),
+        "rebuild",
+    )
+    yield (
+        "escape-codes",
+        weight(string("os"), string("\x1b[2J\x1b]0;owned\x07system"), STACK_GLOBAL, EMPTY_TUPLE, REDUCE),
+        "os",
+    )
 
 
 @attack(19, "", MALFORMED, "argument|fit|bytes|length|ends|negative")
@@ -323,7 +427,8 @@ def integers_without_end():
 
 @attack(20, "", EITHER)
 def old_and_new_opcodes():
-    """Protocol 0 text opcodes and those of protocols 4 and 5 in a hostile stream; arguments that Python's parsers take and C's do not."""
+    """Protocol 0 text opcodes and those of protocols 4 and 5 in a hostile stream; arguments that Python's parsers take
+    and C's do not."""
     yield "protocol-0", torch_file(asm(MARK, STRING("'touch canary'"), INST("os", "system"), STOP)), r"os[. ]system"
     names = asm(STRING(r"'o\x73'"), UNICODE(r"s\u0079stem"), STACK_GLOBAL)
     yield "escaped-names", weight(names, MARK, UNICODE("touch canary"), TUPLE, REDUCE), r"os[. ]system"
@@ -343,7 +448,8 @@ def old_and_new_opcodes():
 
 @attack(20, "", HARMLESS, holds={"w": b"\0\0\x80?\0\0\0@\0\0@@\0\0\x80@"})
 def odd_but_honest():
-    """Streams that no torch writes and that mean a plain state dict all the same: same tensor or a refusal, never another."""
+    """Streams that no torch writes and that mean a plain state dict all the same: same tensor or a refusal, never
+    another."""
     yield "protocol-0", torch_file(asm(MARK, UNICODE("w"), tensor(), DICT, STOP))
     yield "protocol-4", torch_file(asm(PROTO(4), framed(GOOD, STOP)))
     yield "two-protos", torch_file(asm(PROTO(2), PROTO(2), GOOD, STOP))
@@ -353,7 +459,14 @@ def odd_but_honest():
     yield "long-ints", file(value({"w": tensor(shape=(LONG(4),), stride=(LONG("1"),))}))
     yield "stack-global", torch_file(program(value({"w": tensor()}), 4))
     yield "list-for-a-shape", file(value({"w": tensor(shape=asm(EMPTY_LIST, integer(4), APPEND), stride=(1,))}))
-    args = (asm(value(("storage", GLOBAL("torch", "FloatStorage"), "0", "cpu", 4)), BINPERSID), 0, (4,), (1,), False, ordered_dict())
+    args = (
+        asm(value(("storage", GLOBAL("torch", "FloatStorage"), "0", "cpu", 4)), BINPERSID),
+        0,
+        (4,),
+        (1,),
+        False,
+        ordered_dict(),
+    )
     yield "name-split-elsewhere", file(value({"w": call("torch", "_utils._rebuild_tensor_v2", *args)}))
     yield case("empty-frames", torch_file(asm(PROTO(4), FRAME(0), FRAME(0), framed(GOOD), STOP)))
 
@@ -402,5 +515,5 @@ def marks_out_of_place():
 
 
 @pytest.mark.parametrize("case", harness.ATTACKS[__name__], ids=str)
-def test_attack(case, outcomes):
-    harness.check(case, outcomes)
+def test_attack(case, watcher, tmp_path):
+    harness.check(case, watcher, tmp_path)

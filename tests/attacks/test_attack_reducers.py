@@ -8,13 +8,37 @@ import sys
 import gadgets
 import harness
 import pytest
-from assemble import (
-    BINGET, BINPUT, EMPTY_DICT, GLOBAL, INST, MARK, MEMOIZE, NEWOBJ, NEWOBJ_EX, OBJ, POP, POP_MARK, PROTO, REDUCE,
-    SHORT_BINUNICODE, STACK_GLOBAL, STOP, asm, call, checkpoint, framed, program, state_dict, string, tensor,
-    torch_file, value,
-)  # fmt: skip
-from harness import EITHER, REFUSED, attack, case
+from harness import EITHER, REFUSED, attack
 
+from assemble import (
+    BINGET,
+    BINPUT,
+    EMPTY_DICT,
+    GLOBAL,
+    INST,
+    MARK,
+    MEMOIZE,
+    NEWOBJ,
+    NEWOBJ_EX,
+    OBJ,
+    POP,
+    POP_MARK,
+    PROTO,
+    REDUCE,
+    SHORT_BINUNICODE,
+    STACK_GLOBAL,
+    STOP,
+    asm,
+    call,
+    checkpoint,
+    framed,
+    program,
+    state_dict,
+    string,
+    tensor,
+    torch_file,
+    value,
+)  # fmt: skip
 from depickle import vm
 from depickle.inert import Call, Global
 
@@ -53,7 +77,7 @@ def test_the_machine_only_notes_it(form):
     assert set(sys.modules) == loaded
 
 
-@attack(33, "60 advisories of picklescan, see gadgets.py", REFUSED)
+@attack(33, "60 advisories of picklescan, see gadgets.py", REFUSED, unclean=True)
 def gadget_as_a_value():
     """A callable of the scanners' corpora in the place of a weight, by REDUCE."""
     for module, name in gadgets.ALL:
@@ -63,22 +87,29 @@ def gadget_as_a_value():
 @attack(2, "fickling PR #108", REFUSED, commands=(), looks=())
 def gadget_by_another_opcode():
     """The same by INST, OBJ, NEWOBJ, NEWOBJ_EX and STACK_GLOBAL, which some scanners do not follow."""
-    for form in FORMS:
+    for form, write in FORMS.items():
         for module, name in gadgets.ALL:
             if form != "REDUCE":
-                yield f"{form}-{module}.{name}", beside_a_tensor(FORMS[form](module, name)), named(module, name)
+                yield f"{form}-{module}.{name}", beside_a_tensor(write(module, name)), named(module, name)
 
 
-@attack(1, "", REFUSED, r"os[. ]system|posix[. ]system")
+@attack(1, "", REFUSED, r"os[. ]system|posix[. ]system", unclean=True)
 def call_in_another_place():
-    """A call where a value is expected: as the whole pickle, a key, a tag, metadata, a shape, hooks, an OrderedDict's entry."""
+    """A call where a value is expected: as the whole pickle, a key, a tag, metadata, a shape, hooks, an OrderedDict's
+    entry."""
     bad = call("os", "system", COMMAND)
     yield "top", torch_file(program(bad))
     yield "top-posix", torch_file(program(call("posix", "system", COMMAND)))
     yield "key", torch_file(state_dict({bad: tensor()}))
     yield "tag", torch_file(checkpoint(bad, {}, {"a.w": tensor()}))
-    yield "metadata", torch_file(checkpoint("unsloth_prequant_text_encoder_state_dict_v1", {"x": bad}, {"a.w": tensor()}))
-    yield "metadata-itself", torch_file(checkpoint("unsloth_prequant_text_encoder_state_dict_v1", bad, {"a.w": tensor()}))
+    yield (
+        "metadata",
+        torch_file(checkpoint("unsloth_prequant_text_encoder_state_dict_v1", {"x": bad}, {"a.w": tensor()})),
+    )
+    yield (
+        "metadata-itself",
+        torch_file(checkpoint("unsloth_prequant_text_encoder_state_dict_v1", bad, {"a.w": tensor()})),
+    )
     yield "state_dict", torch_file(checkpoint("unsloth_prequant_text_encoder_state_dict_v1", {}, bad))
     yield "shape", torch_file(state_dict({"w": tensor(shape=(bad,), stride=(1,))}))
     yield "shape-itself", torch_file(state_dict({"w": tensor(shape=bad, stride=(1,))}))
@@ -91,7 +122,7 @@ def call_in_another_place():
     yield "ignored-extra-key", torch_file(program(value({"state_dict": {"w": tensor()}, "epoch": bad})))
 
 
-@attack(2, "fickling PR #108", REFUSED, r"pty[. ]spawn")
+@attack(2, "fickling PR #108", REFUSED, r"pty[. ]spawn", unclean=True)
 def obj_after_global():
     """OBJ and INST by hand, in protocol 0 as well."""
     yield "obj", torch_file(program(asm(MARK, GLOBAL("pty", "spawn"), string("sh"), OBJ)))
@@ -99,7 +130,7 @@ def obj_after_global():
     yield "no-proto", torch_file(asm(MARK, GLOBAL("pty", "spawn"), string("sh"), OBJ, STOP))
 
 
-@attack(3, "picklescan's list", REFUSED, r"os[. ]system")
+@attack(3, "picklescan's list", REFUSED, r"os[. ]system", unclean=True)
 def stack_global_from_elsewhere():
     """STACK_GLOBAL whose module and name come out of the memo, or with other values put and taken between."""
     memo = asm(string("os"), BINPUT(0), POP, string("system"), BINPUT(1), POP, BINGET(0), BINGET(1), STACK_GLOBAL)
@@ -110,7 +141,7 @@ def stack_global_from_elsewhere():
     yield "pops-between", beside_a_tensor(asm(between, value((COMMAND,)), REDUCE))
 
 
-@attack(6, "fickling GHSA-5j3x-jp52-966f", REFUSED)
+@attack(6, "fickling GHSA-5j3x-jp52-966f", REFUSED, unclean=True)
 def dotted_names():
     """A global whose dotted name walks from an allowed module or class to another one."""
     for module, name in (
@@ -120,16 +151,16 @@ def dotted_names():
         ("collections", "OrderedDict.__class__"),
         ("collections", "OrderedDict.__init__.__globals__"),
         ("torch", "FloatStorage.__init__.__globals__"),
-        ("torch", "_utils._rebuild_tensor_v2"),
         ("torchao.quantization", "Float8Tensor.__class__"),
         ("torch.nn.parameter", "Parameter.__reduce_ex__"),
     ):
         yield f"{module}-{name}", beside_a_tensor(call(module, name, COMMAND)), named(module, name)
 
 
-@attack(7, "GHSA-955r-x9j8-7rhh, GHSA-m273-6v24-x4m4, GHSA-vvpj-8cmc-gx39", REFUSED)
+@attack(7, "GHSA-955r-x9j8-7rhh, GHSA-m273-6v24-x4m4, GHSA-vvpj-8cmc-gx39", REFUSED, unclean=True)
 def universal_resolvers():
-    """A harmless looking call that finds and calls anything: resolve_name, methodcaller, attrgetter, partial, a chain of them."""
+    """A harmless looking call that finds and calls anything: resolve_name, methodcaller, attrgetter, partial, a chain
+    of them."""
     importer = call("builtins", "__import__", "os")
     chains = {
         "pkgutil.resolve_name": asm(call("pkgutil", "resolve_name", "os:system"), value((COMMAND,)), REDUCE),
@@ -142,9 +173,10 @@ def universal_resolvers():
         yield name, beside_a_tensor(chain), f"{re.escape(name)}|builtins.__import__|os.system"
 
 
-@attack(13, "GHSA-84r2-jw7c-4r5q", REFUSED)
+@attack(13, "GHSA-84r2-jw7c-4r5q", REFUSED, unclean=True)
 def pickle_in_a_pickle():
-    """A pickle in a bytes object that a loader named by the outer one would read; code objects; joblib, cloudpickle, torch.load."""
+    """A pickle in a bytes object that a loader named by the outer one would read; code objects; joblib, cloudpickle,
+    torch.load."""
     inner = bytes(program(call("os", "system", COMMAND)))
     for module, name in (
         ("pickle", "loads"),
@@ -161,9 +193,14 @@ def pickle_in_a_pickle():
         yield f"{module}.{name}", beside_a_tensor(call(module, name, inner)), named(module, name)
     code = call("types", "CodeType", 0, 0, 0, 0, 1, 67, b"d\0S\0", (None,), (), (), "f", "g", "h", 1, b"", b"", (), ())
     yield "CodeType", beside_a_tensor(call("types", "FunctionType", code, {})), "types[. ](CodeType|FunctionType)"
-    yield case("inert-bytes", beside_a_tensor(value(inner)), "bytes|bad|not a tensor", verdict=EITHER)
+
+
+@attack(13, "", EITHER, "bytes|bad|not a tensor")
+def pickle_as_a_value():
+    """A pickle in a bytes object that nothing would read."""
+    yield "bytes", beside_a_tensor(value(bytes(program(call("os", "system", COMMAND)))))
 
 
 @pytest.mark.parametrize("case", harness.ATTACKS[__name__], ids=str)
-def test_attack(case, outcomes):
-    harness.check(case, outcomes)
+def test_attack(case, watcher, tmp_path):
+    harness.check(case, watcher, tmp_path)
