@@ -99,14 +99,14 @@ def texts(machine: State) -> Table:
 
     def unicode_line(pos: int) -> int:
         text, end = machine.line(pos)
-        stack.append(text.encode("latin-1", "backslashreplace").decode("raw-unicode-escape"))
+        stack.append(_whole(text.encode("latin-1", "backslashreplace").decode("raw-unicode-escape")))
         return end
 
     def string_line(pos: int) -> int:
         text, end = machine.line(pos)
         if len(text) < 2 or text[0] != text[-1] or text[0] not in "\"'":
             raise Malformed("a STRING argument is not quoted")
-        stack.append(text[1:-1].encode().decode("unicode_escape"))
+        stack.append(_whole(text[1:-1].encode().decode("unicode_escape")))
         return end
 
     utf8 = bytes.decode
@@ -124,3 +124,9 @@ def texts(machine: State) -> Table:
         ord("V"): unicode_line,
         ord("S"): string_line,
     }
+
+
+def _whole(text: str) -> str:
+    """Escapes can spell half a character (a lone surrogate), which no file can hold as UTF-8."""
+    text.encode("utf-8")
+    return text
