@@ -25,7 +25,7 @@ from .layout import Layout, OutFile
 from .opening import open_checkpoint, open_output
 from .options import Options, UsageError, check_batch, destination
 from .outputs import safetensors
-from .outputs.names import reader_warnings
+from .outputs.names import kept_warnings, reader_warnings
 from .parallel import Linked, run_all
 from .ranges import FileSource
 from .report import Record
@@ -255,8 +255,7 @@ class _Conversion:
 
     def _same_but_digest(self, head: bytes) -> bool:
         """Whether the head would be the one planned if the source's digest were the one that it records."""
-        blank = self.file.head.render(())
-        at = blank.find(b"0" * 64)
+        at = self.file.head.digest_offset()
         return self.file.head.render((head[at : at + 64].decode("latin-1"),)) == head
 
 
@@ -306,5 +305,5 @@ def _record(
         rules=file.rules,
         activation=checkpoint.activation,
         normalised=checkpoint.normalised,
-        warnings=(*checkpoint.warnings, *reader_warnings(checkpoint.weights)),
+        warnings=(*checkpoint.warnings, *reader_warnings(checkpoint.weights), *kept_warnings(checkpoint.weights)),
     )

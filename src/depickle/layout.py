@@ -42,6 +42,18 @@ class Head:
         """Bytes of the head; the digests' lengths are known, so it is."""
         return len(self.render(()))
 
+    def digest_offset(self, source: int = 0) -> int:
+        """Where in the head the digest of `source` stands."""
+        at = len(self.prefix)
+        for piece in self.text:
+            if isinstance(piece, SourceDigest):
+                if piece.source == source:
+                    return at
+                at += len(UNKNOWN_DIGEST)
+            else:
+                at += len(piece)
+        raise ValueError(f"the head holds no digest of source {source}")
+
     def render(self, digests: tuple[str, ...]) -> bytes:
         """The bytes, with the sources' digests filled in (zeros for those that are not given)."""
         known = dict(enumerate(digests))

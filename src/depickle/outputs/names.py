@@ -66,14 +66,19 @@ def lost_names(weights: Mapping[str, Weight]) -> list[str]:
     return warnings
 
 
-def reader_warnings(weights: Mapping[str, Weight]) -> list[str]:
-    """What readers of the result should know: weights that some of them lose, misread, or cannot rebuild."""
-    warnings = lost_names(weights)
+def kept_warnings(weights: Mapping[str, Weight]) -> list[str]:
+    """Warn of weights that only depickle can rebuild from the file."""
     kept = [name for name, weight in weights.items() if weight.origin is not None]
-    if kept:
-        warnings.append(
-            f"{len(kept)} weights are stored in a form of depickle's own that no other reader rebuilds, the first {show(kept[0])}"
-        )
+    if not kept:
+        return []
+    return [
+        f"{len(kept)} weights are stored in a form of depickle's own that no other reader rebuilds, the first {show(kept[0])}"
+    ]
+
+
+def reader_warnings(weights: Mapping[str, Weight]) -> list[str]:
+    """What readers of a converted file should know: weights that some of them lose or misread."""
+    warnings = lost_names(weights)
     asymmetric = [name for name, weight in weights.items() if _needs_zero_point(weight)]
     if asymmetric:
         warnings.append(

@@ -350,12 +350,22 @@ def _in_order(weights: Mapping[str, Weight], order: list[str]) -> dict[str, Weig
     return {name: weights[name] for name in order}
 
 
+def _unsealed_findings(header: Header) -> list[str]:
+    """A file that names depickle as its converter, but has a key of its own in place of the seal, was damaged there."""
+    meta = header.metadata
+    source = meta.get(TAGGED_SOURCE, meta.get(PLAIN_SOURCE, ""))
+    if '"converter": "depickle ' not in source:
+        return []
+    known = {*HEADER_KEYS, *json_names(meta, NAMES)}
+    return [f"header: has a key {show(key)}, which is none of ours" for key in meta if key not in known]
+
+
 def seal_findings(header: Header) -> list[str]:
     """What is wrong with the header of a file of our own: its digest, or its form to the byte. Empty for other
     writers' files."""
     claimed = header.metadata.get(SEAL)
     if claimed is None:
-        return []
+        return _unsealed_findings(header)
     entry = f',"{SEAL}":"{claimed}"'.encode()
     actual = hashlib.sha256(header.raw.replace(entry, b"", 1)).hexdigest()
     findings = []
