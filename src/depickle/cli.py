@@ -172,7 +172,7 @@ def _convert(args: argparse.Namespace) -> int:
         )
         if args.json and not args.dry_run:
             raise UsageError("--json goes with --dry-run; records are JSON already")
-        check_batch(args.sources, args.out_dir, options)
+        check_batch(args.sources, args.out_dir, options, args.report)
         report = open(args.report, "a", encoding="utf-8") if args.report and not args.dry_run else None  # noqa: SIM115 - closed below
     except (UsageError, OSError) as error:
         return _complain(error)

@@ -52,7 +52,7 @@ def destination(src: str | os.PathLike[str], out_dir: str | os.PathLike[str], re
     return os.path.join(os.fspath(out_dir), *(repo.split("/") if repo else ()), f"{stem}.safetensors")
 
 
-def check_batch(sources: Iterable[str], out_dir: str, options: Options) -> None:
+def check_batch(sources: Iterable[str], out_dir: str, options: Options, report: str | None = None) -> None:
     """Raise UsageError for what can be seen to be wrong before anything is read."""
     listed = list(sources)
     if len(listed) > 1 and (options.sha256 or options.trust_sha256):
@@ -64,9 +64,15 @@ def check_batch(sources: Iterable[str], out_dir: str, options: Options) -> None:
         if place in taken:
             raise UsageError(f"{taken[place]} and {src} would both become {dst}")
         taken[place] = src
+        if report is not None and (_same(report, src) or os.path.realpath(report) == os.path.realpath(dst)):
+            raise UsageError(f"the report {report} would be written into {src if _same(report, src) else dst}")
         _check_not_source(src, dst)
 
 
+def _same(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
+
+
 def _check_not_source(src: str | os.PathLike[str], dst: str) -> None:
-    if os.path.exists(dst) and os.path.exists(src) and os.path.samefile(src, dst):
+    if _same(src, dst):
         raise UsageError(f"the destination {dst} is the source {os.fspath(src)} itself")
