@@ -26,6 +26,9 @@ from .schemas import Json
 from .vm import Heard, run
 
 _MAX_STREAMS: Final = 1_000  # pickles in a row
+_MAX_BARE: Final = (
+    64 * 1024 * 1024
+)  # how much of a file that is no archive is looked at; a pickle without tensors is short
 _ZIP: Final = b"PK"
 VERDICTS: Final = ("clean", "unknown", "dangerous")
 
@@ -107,13 +110,14 @@ def _pickles(source: FileSource, problems: list[str]) -> Iterator[tuple[str, byt
 
 def _bare(source: FileSource, problems: list[str]) -> Iterator[tuple[str, bytes]]:
     """A file that is no archive: pickles from its first byte on. A pre-1.6 stream has tensor data behind them."""
-    length = min(source.length, LIMITS.pickle_bytes)
+    length = min(source.length, _MAX_BARE)
     try:
-        archive = open_archive(source)
-        length = archive.pickle.range.end
+        length = open_archive(source).pickle.range.end
     except Error as error:
         if not _looks_pickled("", source.read(0, min(2, source.length))):
             problems.append(error.message)
+        if length < source.length:
+            problems.append(f"only the first {length} of {source.length} bytes were looked at")
     yield "file", source.read(0, length)
 
 

@@ -60,7 +60,6 @@ class Schema:
     flattened: str | None = None
     lift: str | None = None
     check: str | None = None
-    retired: tuple[tuple[str, Json], ...] = ()  # fields of old releases that mean nothing when they hold this value
 
 
 @dataclass(frozen=True, slots=True)
