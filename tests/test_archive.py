@@ -70,6 +70,23 @@ def tar() -> bytes:
     return out.getvalue()
 
 
+class Memory:
+    """Bytes as a source, for the tests that open thousands of them."""
+
+    name = "m.pt"
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.length = len(data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        assert 0 <= offset <= offset + length <= self.length
+        return self._data[offset : offset + length]
+
+    def readinto(self, offset: int, buffer: memoryview) -> None:
+        buffer[:] = self.read(offset, len(buffer))
+
+
 class Counting(FileSource):
     """A file that remembers how far it was read at the most."""
 
@@ -597,20 +614,20 @@ def test_limits_of_a_zip(read: Read, monkeypatch: pytest.MonkeyPatch, limit: str
 
 
 @pytest.mark.parametrize("data", [HONEST, a.legacy_file(OBJECT)], ids=["zip", "legacy"])
-def test_no_cut_file_opens(read: Read, data: bytes) -> None:
+def test_no_cut_file_opens(data: bytes) -> None:
     for length in range(len(data)):
         with pytest.raises(Error):
-            read(data[:length])
+            open_archive(Memory(data[:length]))
 
 
 @pytest.mark.parametrize("data", [HONEST, a.legacy_file(OBJECT)], ids=["zip", "legacy"])
-def test_a_changed_byte_gives_an_archive_or_an_error(read: Read, data: bytes) -> None:
+def test_a_changed_byte_gives_an_archive_or_an_error(data: bytes) -> None:
     for at in range(len(data)):
         for mask in (0x01, 0xFF):
             changed = bytearray(data)
             changed[at] ^= mask
             try:
-                records = read(bytes(changed)).records
+                records = open_archive(Memory(bytes(changed))).records
             except Error:
                 continue
             assert all(record.range.end <= len(data) for record in records)
