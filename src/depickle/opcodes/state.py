@@ -74,12 +74,17 @@ class State:
             raise Refused(f"an argument of {length} bytes is over the limit of {limit}")
         return self.data[start : start + length]
 
-    def line(self, start: int) -> tuple[str, int]:
-        """Take a text argument that ends with a newline."""
+    def raw_line(self, start: int) -> tuple[bytes, int]:
+        """Take an argument that ends with a newline."""
         end = self.data.find(b"\n", start, start + 65_536)
         if end < 0:
             raise Malformed("a text argument has no end")
-        return self.data[start:end].decode("utf-8"), end + 1
+        return self.data[start:end], end + 1
+
+    def line(self, start: int) -> tuple[str, int]:
+        """Take a text argument that ends with a newline."""
+        raw, end = self.raw_line(start)
+        return raw.decode("utf-8"), end
 
     def pop_to_mark(self) -> list[Inert]:
         """Take everything above the last mark, and the mark."""

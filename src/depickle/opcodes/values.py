@@ -98,15 +98,15 @@ def texts(machine: State) -> Table:
         return end
 
     def unicode_line(pos: int) -> int:
-        text, end = machine.line(pos)
-        stack.append(_whole(text.encode("latin-1", "backslashreplace").decode("raw-unicode-escape")))
+        raw, end = machine.raw_line(pos)
+        stack.append(_whole(raw.decode("raw-unicode-escape")))
         return end
 
     def string_line(pos: int) -> int:
-        text, end = machine.line(pos)
-        if len(text) < 2 or text[0] != text[-1] or text[0] not in "\"'":
+        raw, end = machine.raw_line(pos)
+        if len(raw) < 2 or raw[:1] != raw[-1:] or raw[:1] not in (b"'", b'"'):
             raise Malformed("a STRING argument is not quoted")
-        stack.append(_whole(text[1:-1].encode().decode("unicode_escape")))
+        stack.append(_whole(raw[1:-1].decode("unicode_escape")))
         return end
 
     utf8 = bytes.decode
