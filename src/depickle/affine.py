@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final, NoReturn
+from typing import Final, Literal, NoReturn
 
 from .attributes import data_of, dtype_json, typed
 from .current import Bytes, Lift, block_shape, leaf, lift_mx, reshaped, without
@@ -235,19 +235,21 @@ def _integer_zero_point(impl: Weight, read: Bytes) -> Part:
     rule = "zero-to-int8"
     if _zero(impl, read) == "live":
         width = part.dtype.itemsize
+        order: Literal["big", "little"] = "big" if part.view.swapped else "little"
+        if not part.view.contiguous:
+            _differs("the zero point", "a strided view", "contiguous")
         if part.dtype.name not in ("int16", "int32", "int64") or not all(
-            _fits(block, width) for block in read(part.view)
+            _fits(block, width, order) for block in read(part.view)
         ):
             _differs("the zero point", f"{part.dtype.name} and not zero", "all zero, or integers that int8 holds")
         rule = "narrow-to-int8"
     return replace(part, dtype=BY_NAME["int8"], rule=rule)
 
 
-def _fits(block: bytes | bytearray, width: int) -> bool:
-    """Whether every little-endian integer of `width` bytes is the sign extension of its lowest byte."""
+def _fits(block: bytes | bytearray, width: int, order: Literal["big", "little"]) -> bool:
+    """Whether int8 holds every integer of `width` bytes."""
     return all(
-        int.from_bytes(block[at : at + width], "little", signed=True) == (block[at] ^ 0x80) - 0x80
-        for at in range(0, len(block), width)
+        -128 <= int.from_bytes(block[at : at + width], order, signed=True) <= 127 for at in range(0, len(block), width)
     )
 
 

@@ -186,14 +186,11 @@ class Comparer:
     def _narrowed(self, view: TensorView, where: ByteRange) -> int | None:
         """Integers that were cast: each output byte, sign-extended, is the source's integer. Zero points are small."""
         width = view.dtype.itemsize
-        if not view.contiguous or view.swapped:
-            return 0
+        order: Literal["big", "little"] = "big" if view.swapped else "little"
         for at in range(0, where.length, BLOCK):
             count = min(BLOCK, where.length - at)
             block = self._output.read(where.offset + at, count)
-            wide = b"".join(
-                (byte - 256 if byte > 127 else byte).to_bytes(width, "little", signed=True) for byte in block
-            )
+            wide = b"".join((byte - 256 if byte > 127 else byte).to_bytes(width, order, signed=True) for byte in block)
             expected = self._source.read(view.range.offset + at * width, count * width)
             if wide != expected:
                 return at + _first(wide, expected) // width
@@ -269,10 +266,12 @@ class Comparer:
         def read(begin: int, count: int, step: int) -> bytes:
             if step == 0:
                 return read(begin, 1, 1) * count
+            if held is None and (count - 1) * step * width > TILE and count > 1:  # long steps: half and half
+                return read(begin, count // 2, step) + read(begin + count // 2 * step, count - count // 2, step)
             stop = begin + (count - 1) * step + 1
             run = (
                 held[begin * width : stop * width]
-                if held
+                if held is not None
                 else self._source.read(base + begin * width, (stop - begin) * width)
             )
             return run if step == 1 else memoryview(run).cast(_CAST[width])[::step].tobytes()

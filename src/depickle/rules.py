@@ -2,7 +2,7 @@
 
 Each rule is a small pure function over a block of whole elements, so that a tensor of any size passes in constant
 memory. `width` is the width of a component in bytes (of one float of a complex number). A conversion names its
-rules in the plan and in the record; the verifier has a check of its own for each (`verify.py`) and never calls
+rules in the plan and in the record; the verifier has a check of its own for each (`compare.py`) and never calls
 these functions.
 """
 

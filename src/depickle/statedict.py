@@ -64,7 +64,11 @@ def find_root(value: Inert, key: str | None) -> Root:
             raise Refused("holds a single tensor, not a state dict: save a dict that names it")
         raise Refused(f"holds {describe(value)}, not a state dict")
     tag = top.get("format")
-    if tag is not None and not is_tensor(tag) and key is None:
+    if tag is not None and not is_tensor(tag):
+        if key not in (None, "state_dict"):
+            raise Refused(
+                f"has the format tag {describe(tag) if type(tag) is not str else repr(tag)}: its state dict is not {key!r}"
+            )
         return _tagged(top, tag)
     notes: list[str] = []
     if key is not None:

@@ -84,7 +84,7 @@ def blocks(view: Strided, source: Source, limit: int = TILE) -> Iterator[bytearr
             memory = source.read(view.storage.offset + first * view.itemsize, span * view.itemsize)
             _place(memory, tile, _row_major(tile), out, 0, view.itemsize)
         else:
-            _by_runs(view, source, first, tile, out)
+            _by_runs(view, source, first, tile, out, limit)
         yield out
 
 
@@ -98,18 +98,23 @@ def _row_major(tile: list[tuple[int, int]]) -> list[int]:
     return steps
 
 
-def _by_runs(view: Strided, source: Source, first: int, tile: list[tuple[int, int]], out: bytearray) -> None:
+def _by_runs(
+    view: Strided, source: Source, first: int, tile: list[tuple[int, int]], out: bytearray, limit: int
+) -> None:
     """Read each run along the dimension of the smallest stride by itself."""
     steps = _row_major(tile)
     along = min(range(len(tile)), key=lambda i: tile[i][1])
     size, stride = tile[along]
     others = [i for i in range(len(tile)) if i != along]
-    length = ((size - 1) * stride + 1) * view.itemsize
+    piece = max(limit // max(stride * view.itemsize, 1), 1)  # elements that are read with one call
     for index in product(*(range(tile[i][0]) for i in others)):
         at = first + sum(k * tile[i][1] for k, i in zip(index, others))
         to = sum(k * steps[i] for k, i in zip(index, others))
-        run = source.read(view.storage.offset + at * view.itemsize, length)
-        _place(run, [tile[along]], [steps[along]], out, to, view.itemsize)
+        for start in range(0, size, piece):
+            count = min(piece, size - start)
+            offset = view.storage.offset + (at + start * stride) * view.itemsize
+            run = source.read(offset, ((count - 1) * stride + 1) * view.itemsize)
+            _place(run, [(count, stride)], [steps[along]], out, to + start * steps[along], view.itemsize)
 
 
 def _place(

@@ -21,6 +21,7 @@ from .strided import Strided
 
 # torch counts elements in int64
 _MAX_NUMEL: Final = 2**63 - 1
+_DEPTH: Final = 4  # a Parameter with attributes around a tensor; real ones nest two
 
 _OTHER_TENSORS: Final = {
     "_rebuild_sparse_tensor": "a sparse tensor: convert it with .to_dense() before saving",
@@ -145,10 +146,12 @@ def is_tensor(value: Inert) -> bool:
     return name in REBUILD or name in OTHER_TENSORS
 
 
-def read_tensor(value: Inert, storages: Storages, notes: list[str]) -> TensorView:
+def read_tensor(value: Inert, storages: Storages, notes: list[str], depth: int = 0) -> TensorView:
     """Read a plain tensor or Parameter. Attributes that Python hung on it go into `notes`, since no container carries
     them."""
     name, args = call_of(value, "a tensor")
+    if depth > _DEPTH:
+        raise Refused(f"wraps a tensor more than {_DEPTH} times")
     if name in ("torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3", "torch._utils._rebuild_tensor"):
         return _strided(name, args, storages)
     if name in ("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state"):
@@ -157,9 +160,9 @@ def read_tensor(value: Inert, storages: Storages, notes: list[str]) -> TensorVie
         _check_hooks(args[2])
         if name.endswith("_with_state"):
             _note_state(args[3], notes)
-        return read_tensor(args[0], storages, notes)
+        return read_tensor(args[0], storages, notes, depth + 1)
     if name in ("torch._tensor._rebuild_from_type_v2", "torch._tensor._rebuild_from_type"):
-        return _from_type(args, storages, notes)
+        return _from_type(args, storages, notes, depth)
     short = name.rpartition(".")[2]
     raise Refused(f"is {_OTHER_TENSORS[short]}" if short in _OTHER_TENSORS else f"{name}(...) is not a tensor")
 
@@ -269,14 +272,14 @@ def _storage(value: Inert, storages: Storages) -> tuple[ByteRange, DType | None]
     return found, dtype
 
 
-def _from_type(args: tuple[Inert, ...], storages: Storages, notes: list[str]) -> TensorView:
+def _from_type(args: tuple[Inert, ...], storages: Storages, notes: list[str], depth: int) -> TensorView:
     """`_rebuild_from_type_v2(func, type, args, state)` for types that are plain tensors but carry Python attributes."""
     if len(args) != 4 or type(args[0]) is not Global or type(args[1]) is not Global or type(args[2]) is not tuple:
         raise Malformed("_rebuild_from_type_v2 has the wrong arguments")
     if args[1].full not in _PLAIN_TYPES:
         raise Refused(f"class {args[1]!r} has no schema")
     _note_state(args[3], notes)
-    return read_tensor(Call("reduce", args[0], args[2], args[0].offset), storages, notes)
+    return read_tensor(Call("reduce", args[0], args[2], args[0].offset), storages, notes, depth + 1)
 
 
 def _note_state(state: Inert, notes: list[str]) -> None:

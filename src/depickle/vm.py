@@ -5,7 +5,7 @@ Bytes go in; out come the value that the pickle describes, made of plain contain
 pushes a `Call`: nothing is imported, called or set as an attribute, so there is nothing that a file could run. What
 is acceptable is decided afterwards, on values, by others.
 
-The machine is a loop over a table from opcode to handler; the handlers are in `opcodes.py`. Structural faults are
+The machine is a loop over a table from opcode to handler; the handlers are in `opcodes`. Structural faults are
 Malformed with the offset of their opcode; what is over a limit is Refused.
 """
 

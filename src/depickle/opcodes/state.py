@@ -100,10 +100,12 @@ class State:
 
 
 def check_key(key: Inert) -> None:
-    """Raise Malformed unless `key` can be a dictionary key or a set member here: an atom, or a flat tuple of atoms."""
+    """Raise unless `key` can be a dictionary key or a set member here: an atom, or a flat tuple of atoms."""
     if type(key) in ATOMS or (type(key) is tuple and all(type(item) in ATOMS for item in key)):
         return
-    raise Malformed(f"a {type(key).__name__} cannot be a key")
+    if type(key) in (list, dict, set) or (type(key) is tuple and any(type(item) in (list, dict, set) for item in key)):
+        raise Malformed(f"a {type(key).__name__} cannot be a key")
+    raise Refused(f"a nested {type(key).__name__} as a key is not accepted")
 
 
 def integer(text: str, limits: Limits) -> int:
