@@ -128,9 +128,8 @@ def main() -> None:
         "cores": os.cpu_count(),
         "time": time.strftime("%F %T"),
     }
-    facts["cpu"] = next(
-        (line.split(": ")[1].strip() for line in Path("/proc/cpuinfo").open() if "model name" in line), ""
-    )
+    processors = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    facts["cpu"] = next((line.split(": ")[1] for line in processors if "model name" in line), "")
     result = HERE / "results" / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
     result.parent.mkdir(exist_ok=True)
     result.write_text(json.dumps({"machine": facts, "rows": rows}, indent=1) + "\n")
