@@ -91,13 +91,28 @@ def convert(
     options = Options(
         repo, revision, sha256, trust_sha256, drop_tied_copies, overwrite, key, keep_unsupported, check_with
     )
-    started = time.monotonic()
     check_batch([os.fspath(src)], os.fspath(out_dir), options)
+    started = time.monotonic()
     with paused(), open_checkpoint(src, key=key, keep_unsupported=keep_unsupported) as checkpoint:
-        dst, layout = plan(checkpoint, out_dir, options)
-        with _judge(options) as judge:
-            outcome = _Conversion(checkpoint, dst, layout.files[0], options, judge, progress, stop).run()
-        return _record(checkpoint, os.fspath(src), dst, layout.files[0], options, outcome, time.monotonic() - started)
+        return write(checkpoint, os.fspath(src), out_dir, options, progress=progress, stop=stop, started=started)
+
+
+def write(
+    checkpoint: Checkpoint,
+    src: str,
+    out_dir: str | os.PathLike[str],
+    options: Options,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    stop: Stop | None = None,
+    started: float | None = None,
+) -> Record:
+    """Convert a checkpoint that is open: plan, write, prove, publish. `src` is what the record calls the source."""
+    began = time.monotonic() if started is None else started
+    dst, layout = plan(checkpoint, out_dir, options)
+    with _judge(options) as judge:
+        outcome = _Conversion(checkpoint, dst, layout.files[0], options, judge, progress, stop).run()
+    return _record(checkpoint, src, dst, layout.files[0], options, outcome, time.monotonic() - began)
 
 
 class Judge(Protocol):
