@@ -55,6 +55,7 @@ def _linear_activation(weight: Weight, read: Bytes) -> Weight:
     kwargs = weight.attributes.get("quant_kwargs") or {}
     if not isinstance(inner, Weight) or not isinstance(function, str) or not isinstance(kwargs, dict):
         raise Malformed("LinearActivationQuantizedTensor lacks its weight or its function")
+    _only(weight, {"original_weight_tensor"}, {"input_quant_func", "quant_kwargs"})
     if inner.shape != weight.shape:
         raise Malformed(f"the outer weight has shape {list(weight.shape)}, the inner one {list(inner.shape)}")
     if inner.kind == "MXTensor":
@@ -104,13 +105,23 @@ def _from_affine(weight: Weight, read: Bytes, function: str | None, kwargs: dict
         "Float8AQTTensorImpl": _to_float8,
         "TensorCoreTiledAQTTensorImpl": _to_tile_packed,
     }
-    odd = set(weight.attributes) - {"block_size", "quant_min", "quant_max", "zero_point_domain"}
-    odd |= set(impl.attributes) - {"zero_point", "_layout", "transposed"}
-    if odd:
-        _differs("the fields", ", ".join(sorted(odd)), "none beside those of torchao 0.7 to 0.17")
+    _only(weight, {"tensor_impl", "layout_tensor"}, {"block_size", "quant_min", "quant_max", "zero_point_domain"})
+    _only(impl, {"int_data", "float8_data", "packed_weight", "scale", "zero_point", "scale_and_zero"}, _IMPL_FIELDS)
+    if impl.kind in maps and impl.shape != weight.shape:
+        _differs("the inner shape", impl.shape, str(weight.shape))
     if impl.kind not in maps:
         _differs("the layout", impl.kind, "one that torchao 0.18 has a class for")
     return maps[str(impl.kind)](weight, impl, read, function, kwargs)
+
+
+_IMPL_FIELDS: Final = {"zero_point", "_layout", "transposed"}
+
+
+def _only(weight: Weight, parts: set[str], fields: set[str]) -> None:
+    """Raise Refused for a part or field that no release of torchao gave the class."""
+    odd = sorted((set(weight.parts) - parts) | (set(weight.attributes) - fields))
+    if odd:
+        _differs(f"{weight.kind}'s state", f"with {', '.join(odd)}", "that of torchao 0.7 to 0.17")
 
 
 def _block(weight: Weight) -> list[int]:

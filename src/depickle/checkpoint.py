@@ -24,7 +24,7 @@ from .ranges import FileSource
 from .schemas import BY_CLASS, DTYPE_GLOBALS, ENUM_BY_CLASS, FUNCTIONS, RECORD_BY_CLASS, Json
 from .statedict import TAGS, TRANSFORMER_V1, TRANSFORMER_V2, TRANSFORMER_V3, Root, find_root
 from .strided import blocks
-from .tensors import OTHER_TENSORS, REBUILD, STORAGE_CLASSES, Storages, TensorView
+from .tensors import OTHER_TENSORS, REBUILD, STORAGE_CLASSES, Storages, TensorView, check_persistent_id
 from .vm import LIMITS, Heard, Limits, Program, run
 from .weights import WRAPPER, Weight, read_weight
 
@@ -128,6 +128,8 @@ def read_checkpoint(
         with located(record=archive.pickle.name.rpartition("/")[2]):
             accessors = _accessors(source, archive, program)
             _check_globals(program, accessors, only_foreign=True)
+            for used in program.persistent_ids:
+                check_persistent_id(used)
         root = find_root(program.value, key)
         storages = Storages({name: r.range for name, r in archive.storages.items()}, archive.big_endian, {})
         normaliser = Normaliser()

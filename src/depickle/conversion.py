@@ -51,19 +51,27 @@ def plan(checkpoint: Checkpoint, out_dir: str | os.PathLike[str], options: Optio
     return dst, layout
 
 
-_EXPANSION: Final = 64 * 1024 * 1024
+_EXPANSION: Final = 64 * 1024 * 1024  # a bias that was expanded over a batch is far smaller
+_GROWTH: Final = 16  # ties and shared views double or triple a real checkpoint
 
 
 def _check_expansions(checkpoint: Checkpoint) -> None:
-    """A view may be larger than its storage (stride 0); over a limit that is a bomb and not a bias."""
+    """A view may be larger than its storage, and a storage be named many times; over a limit that is a bomb."""
+    total = 0
     for name, weight in checkpoint.weights.items():
         for leaf in weight.leaves().values():
+            total += leaf.nbytes
             if leaf.view.nbytes > max(leaf.view.storage.length, _EXPANSION):
                 raise Refused(
                     f"expands {leaf.view.storage.length} bytes to {leaf.view.nbytes}, over the limit of {_EXPANSION}",
                     file=checkpoint.source.name,
                     path=name,
                 )
+    if total > max(_GROWTH * checkpoint.source.length, _EXPANSION):
+        raise Refused(
+            f"would grow from {checkpoint.source.length} bytes to {total}, over the limit of {_GROWTH} times",
+            file=checkpoint.source.name,
+        )
 
 
 def convert(

@@ -70,6 +70,8 @@ DTYPES: Final[tuple[DType, ...]] = (
     _row("quint2x4", 8, None, "QUInt2x4Storage"),
 )
 
+MAX_RANK: Final = 64  # dimensions that a torch tensor can have
+
 BY_NAME: Final = {d.name: d for d in DTYPES}
 BY_STORAGE: Final = {d.storage: d for d in DTYPES if d.storage}
 BY_SAFETENSORS: Final = {d.safetensors: d for d in DTYPES if d.safetensors}

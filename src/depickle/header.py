@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .dtypes import BY_SAFETENSORS, RANK, DType
+from .dtypes import BY_SAFETENSORS, MAX_RANK, RANK, DType
 from .errors import Malformed, Refused, show
 from .ranges import ByteRange, Source
 
@@ -50,14 +50,16 @@ def read_header(source: Source) -> Header:
     """Parse and validate a file's header. Raises Malformed or Refused, with the tensor's name where there is one."""
     raw = _raw(source)
     try:
-        parsed = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+        parsed = strict_json(raw.decode("utf-8"))
+    except ValueError as error:
         raise Malformed(f"the header is not JSON: {show(str(error))}", file=source.name) from error
     if not isinstance(parsed, dict):
         raise Malformed("the header is not a JSON object", file=source.name)
     metadata = parsed.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise Malformed("__metadata__ is not an object of strings", file=source.name)
+    for text in (*parsed, *metadata, *metadata.values()):
+        _check_text(text, source)
     start = _LENGTH.size + len(raw)
     tensors = {name: _entry(name, value, start, source) for name, value in parsed.items()}
     _check_cover(tensors, start, source)
@@ -78,6 +80,21 @@ def _raw(source: Source) -> bytes:
     if not raw.startswith(b"{"):
         raise Malformed("the header does not begin with {", file=source.name)
     return raw
+
+
+def strict_json(text: str) -> Any:
+    """Parse JSON without a key twice, without NaN, and not nested beyond reason. Raises ValueError."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _check_text(text: str, source: Source) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise Malformed(f"the header has {show(repr(text[:80]))}, half a character in it", file=source.name) from error
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -106,9 +123,11 @@ def _entry(name: str, value: object, start: int, source: Source) -> Entry:
         if not shape or shape[-1] % dtype.packed:
             raise Malformed(f"has shape {list(shape)}, {dtype.safetensors} comes in pairs", file=source.name, path=name)
         shape = (*shape[:-1], shape[-1] // dtype.packed)
+    if len(shape) > MAX_RANK:
+        raise Malformed(f"has {len(shape)} dimensions, torch has {MAX_RANK} at the most", file=source.name, path=name)
     nbytes = dtype.itemsize
     for size in shape:
-        nbytes *= size
+        nbytes = min(nbytes * size, 2**64)  # beyond any file, and short enough to be shown
     begin, end = offsets
     if nbytes != end - begin:
         raise Malformed(f"has {end - begin} bytes, its dtype and shape make {nbytes}", file=source.name, path=name)

@@ -22,6 +22,8 @@ class Limits:
     text_bytes: int = 64 * 1024 * 1024
     # The longest integer in real files is the stream's magic number, ten bytes.
     integer_bytes: int = 512
+    # Keys whose hashes a file can choose: large integers, floats, tuples. Real metadata has a handful.
+    odd_keys: int = 1_000
     # Containers within containers, as far as they show at a checkpoint between opcodes.
     depth: int = 1_000
 

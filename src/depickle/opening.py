@@ -7,7 +7,7 @@ import os
 from .archive import sniff
 from .checkpoint import Checkpoint, read_checkpoint
 from .collector import paused
-from .errors import Refused, located
+from .errors import Malformed, Refused, located
 from .outputs import safetensors
 from .ranges import FileSource
 
@@ -26,7 +26,10 @@ def open_checkpoint(
     try:
         with located(file=source.name), paused():
             if sniff(source) == "safetensors":
-                return safetensors.index(source, keep_unsupported=keep_unsupported)
+                found = safetensors.index(source, keep_unsupported=keep_unsupported)
+                if found.damage:
+                    raise Malformed(found.damage[0])
+                return found
             return read_checkpoint(source, key=key, keep_unsupported=keep_unsupported)
     except BaseException:
         source.close()

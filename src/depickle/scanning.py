@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -26,7 +27,7 @@ from .schemas import Json
 from .vm import Heard, run
 
 _MAX_STREAMS: Final = 1_000  # pickles in a row
-_MAX_BARE: Final = (
+_MAX_SCANNED: Final = (
     64 * 1024 * 1024
 )  # how much of a file that is no archive is looked at; a pickle without tensors is short
 _ZIP: Final = b"PK"
@@ -110,7 +111,7 @@ def _pickles(source: FileSource, problems: list[str]) -> Iterator[tuple[str, byt
 
 def _bare(source: FileSource, problems: list[str]) -> Iterator[tuple[str, bytes]]:
     """A file that is no archive: pickles from its first byte on. A pre-1.6 stream has tensor data behind them."""
-    length = min(source.length, _MAX_BARE)
+    length = min(source.length, _MAX_SCANNED)
     try:
         length = open_archive(source).pickle.range.end
     except Error as error:
@@ -127,6 +128,9 @@ def _any_zip(source: FileSource, problems: list[str]) -> Iterator[tuple[str, byt
     try:
         with zipfile.ZipFile(source.path) as archive:
             for info in archive.infolist():
+                if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    problems.append(f"{show(info.filename)}: compressed by method {info.compress_type}, not looked at")
+                    continue
                 try:
                     with archive.open(info) as member:
                         head = member.read(2)
@@ -137,16 +141,24 @@ def _any_zip(source: FileSource, problems: list[str]) -> Iterator[tuple[str, byt
                                 problems,
                                 lambda n, m=member, h=head: h + m.read(n - len(h)),
                             )
-                except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, ValueError) as error:
+                except (
+                    zipfile.BadZipFile,
+                    NotImplementedError,
+                    RuntimeError,
+                    OSError,
+                    EOFError,
+                    ValueError,
+                    zlib.error,
+                ) as error:
                     problems.append(f"{show(info.filename)}: {error}")
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
         problems.append(f"the archive: {error}")
 
 
 def _sized(record: str, length: int, problems: list[str], read: object) -> Iterator[tuple[str, bytes]]:
-    if length > LIMITS.pickle_bytes:
-        problems.append(f"{show(record)}: {length} bytes are over the limit of {LIMITS.pickle_bytes}")
-    yield record, read(min(length, LIMITS.pickle_bytes))  # type: ignore[operator]
+    if length > _MAX_SCANNED:
+        problems.append(f"{show(record)}: {length} bytes are over the limit of {_MAX_SCANNED}")
+    yield record, read(min(length, _MAX_SCANNED))  # type: ignore[operator]
 
 
 def _looks_pickled(name: str, head: bytes) -> bool:

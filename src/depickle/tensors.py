@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from .dtypes import BY_NAME, BY_STORAGE, DType
+from .dtypes import BY_NAME, BY_STORAGE, MAX_RANK, DType
 from .errors import Malformed, Refused
 from .inert import Call, Global, Inert, PersistentId
 from .ranges import ByteRange
@@ -197,6 +197,8 @@ def integers(value: Inert, what: str) -> tuple[int, ...]:
         value = value.args[0]
     if type(value) not in (tuple, list) or not all(type(item) is int for item in value):
         raise Malformed(f"{what} is not a tuple of integers")
+    if len(value) > MAX_RANK:
+        raise Malformed(f"{what} has {len(value)} dimensions, torch has {MAX_RANK} at the most")
     return tuple(value)
 
 
@@ -239,10 +241,8 @@ def _strided(name: str, args: tuple[Inert, ...], storages: Storages) -> TensorVi
     )
 
 
-def _storage(value: Inert, storages: Storages) -> tuple[ByteRange, DType | None]:
-    """Find a storage's bytes; its dtype too, where its class says it."""
-    if type(value) is not PersistentId:
-        raise Malformed(f"a tensor's storage is {describe(value)}, expected a persistent id")
+def check_persistent_id(value: PersistentId) -> None:
+    """Raise unless a persistent id, used or thrown away, is one of a storage."""
     pid = value.pid
     if (
         type(pid) is not tuple
@@ -253,9 +253,17 @@ def _storage(value: Inert, storages: Storages) -> tuple[ByteRange, DType | None]
         raise Malformed("a persistent id is not ('storage', class, key, location, count)", offset=value.offset)
     _, cls, key, location, count = pid[:5]
     if type(cls) is not Global or type(key) is not str or type(location) is not str or type(count) is not int:
-        raise Malformed("a persistent id has parts of the wrong type", offset=value.offset)
+        raise Malformed("a persistent id's parts are not a class, two texts and a number", offset=value.offset)
     if cls.full not in STORAGE_CLASSES:
-        raise Refused(f"storage class {cls!r} is not accepted", offset=cls.offset)
+        raise Refused(f"storage class {cls.full} is not accepted", offset=cls.offset)
+
+
+def _storage(value: Inert, storages: Storages) -> tuple[ByteRange, DType | None]:
+    """Find a storage's bytes; its dtype too, where its class says it."""
+    if type(value) is not PersistentId:
+        raise Malformed(f"a tensor's storage is {describe(value)}, expected a persistent id")
+    check_persistent_id(value)
+    _, cls, key, _, count = value.pid[:5]
     if key not in storages.ranges:
         raise Malformed(f"storage {key!r} is not in the file", offset=value.offset)
     if storages.declared.setdefault(key, cls.name) != cls.name:

@@ -48,12 +48,17 @@ def run(data: bytes, start: int = 0, limits: Limits = LIMITS, heard: Heard | Non
     for group in GROUPS:
         for code, handler in group(machine).items():
             table[code] = handler
+    machine.framed = data[start : start + 1] == b"\x80" and data[start + 1 : start + 2] >= b"\x04"
     pos = start
     try:
         with paused():
             for _ in repeat(None, limits.opcodes // _STEPS + 1):
-                for _ in repeat(None, _STEPS):
+                for _ in repeat(None, 0 if machine.framed else _STEPS):
                     pos = table[data[pos]](pos + 1)
+                for _ in repeat(None, _STEPS if machine.framed else 0):
+                    began, pos = pos, table[data[pos]](pos + 1)
+                    if began < machine.frame_end < pos:
+                        raise Malformed(f"an opcode reaches over the end of its frame at {machine.frame_end}")
                 _check_limits(machine)
         raise Refused(f"is over the limit of {limits.opcodes} opcodes")
     except Stop as stop:

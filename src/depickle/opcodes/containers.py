@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..errors import Malformed
 from ..inert import Call, Inert
-from .state import Handler, State, Table, check_key
+from .state import Handler, State, Table
 
 
 def containers(machine: State) -> Table:
@@ -55,19 +55,19 @@ def containers(machine: State) -> Table:
     def setitem(pos: int) -> int:
         value = stack.pop()
         key = stack.pop()
-        _update(stack[-1], [key, value])
+        _update(machine, stack[-1], [key, value])
         return pos
 
     def setitems(pos: int) -> int:
         items = pop_to_mark()
-        _update(stack[-1], items)
+        _update(machine, stack[-1], items)
         return pos
 
     def additems(pos: int) -> int:
         items = pop_to_mark()
         if type(stack[-1]) is not set:
             raise Malformed(f"ADDITEMS on a {type(stack[-1]).__name__}")
-        stack[-1].update(_members(items))
+        stack[-1].update(_members(machine, items))
         return pos
 
     return {
@@ -80,8 +80,8 @@ def containers(machine: State) -> Table:
         0x87: tuple3,
         ord("t"): from_mark(tuple),
         ord("l"): from_mark(list),
-        ord("d"): from_mark(_dict),
-        0x91: from_mark(lambda items: frozenset(_members(items))),
+        ord("d"): from_mark(lambda items: _dict(machine, items)),
+        0x91: from_mark(lambda items: frozenset(_members(machine, items))),
         ord("a"): append,
         ord("e"): appends,
         ord("s"): setitem,
@@ -90,15 +90,15 @@ def containers(machine: State) -> Table:
     }
 
 
-def _members(items: list[Inert]) -> list[Inert]:
+def _members(machine: State, items: list[Inert]) -> list[Inert]:
     for item in items:
-        check_key(item)
+        machine.check_key(item)
     return items
 
 
-def _dict(items: list[Inert]) -> dict[Inert, Inert]:
+def _dict(machine: State, items: list[Inert]) -> dict[Inert, Inert]:
     made: dict[Inert, Inert] = {}
-    _update(made, items)
+    _update(machine, made, items)
     return made
 
 
@@ -106,12 +106,13 @@ def _extend(target: Inert, items: list[Inert]) -> None:
     if type(target) is list:
         target.extend(items)
     elif type(target) is Call:
-        target.items = (target.items or []) + items
+        target.items = target.items if target.items is not None else []
+        target.items.extend(items)
     else:
         raise Malformed(f"APPENDS on a {type(target).__name__}")
 
 
-def _update(target: Inert, items: list[Inert]) -> None:
+def _update(machine: State, target: Inert, items: list[Inert]) -> None:
     if type(target) is Call:
         if target.entries is None:
             target.entries = {}
@@ -123,7 +124,7 @@ def _update(target: Inert, items: list[Inert]) -> None:
         raise Malformed("SETITEMS has a key without a value")
     for key in keys:
         if type(key) is not str:
-            check_key(key)
+            machine.check_key(key)
     before = len(target)
     target.update(zip(keys, items[1::2]))
     if len(target) != before + len(keys):

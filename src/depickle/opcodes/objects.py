@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ..errors import Malformed, Refused
 from ..inert import Call, Extension, Global, Inert, PersistentId
 from .state import Handler, State, Stop, Table, Unpack, i32, u8, u16, u64
+
+_MAX_STATES: Final = 4  # a real object is given its state once
 
 
 def objects(machine: State) -> Table:
@@ -65,7 +69,10 @@ def objects(machine: State) -> Table:
         return end
 
     def obj(pos: int) -> int:
-        func, *args = machine.pop_to_mark()
+        items = machine.pop_to_mark()
+        if not items:
+            raise Malformed("OBJ has no class to call")
+        func, *args = items
         stack.append(call("call", func, tuple(args), pos - 1))
         return pos
 
@@ -88,6 +95,8 @@ def state_and_references(machine: State) -> Table:
         state = stack.pop()
         if type(stack[-1]) is not Call:
             raise Malformed(f"BUILD on a {type(stack[-1]).__name__}")
+        if len(stack[-1].states) == _MAX_STATES:
+            raise Refused(f"BUILD sets a state more than {_MAX_STATES} times")
         stack[-1].states += (state,)
         return pos
 
@@ -107,7 +116,9 @@ def state_and_references(machine: State) -> Table:
 
     def extension(unpack: Unpack, width: int) -> Handler:
         def push(pos: int) -> int:
-            stack.append(Extension(unpack(data, pos)[0], pos - 1))
+            made = Extension(unpack(data, pos)[0], pos - 1)
+            machine.globals.append(Global("copyreg", f"extension {made.code}", pos - 1))
+            stack.append(made)
             return pos + width
 
         return push
@@ -135,6 +146,8 @@ def framing(machine: State) -> Table:
         end = pos + 8 + u64(data, pos)[0]
         if end > len(data):
             raise Malformed(f"a frame ends at {end}, the pickle at {len(data)}")
+        if not machine.framed:
+            raise Malformed("a frame in a pickle that does not begin with protocol 4 or 5")
         if pos - 1 < machine.frame_end:
             raise Malformed(f"a frame begins inside the one that ends at {machine.frame_end}")
         machine.frame_end = end

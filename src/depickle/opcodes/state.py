@@ -31,6 +31,8 @@ class Stop(Exception):
 
 MARK: Final = Mark()
 UNSET: Final = object()  # a memo slot that was skipped
+_PRIME: Final = 2**61 - 1  # the modulus of Python's hash of a number
+_SAFE_KEYS: Final = frozenset({str, bool, type(None), bytes, Global, Call, PersistentId, Extension})
 ATOMS: Final = frozenset({str, int, bool, float, type(None), bytes, Global, Call, PersistentId, Extension})
 
 u16: Final = struct.Struct("<H").unpack_from
@@ -53,7 +55,19 @@ class Heard:
 class State:
     """The state that all handlers share."""
 
-    __slots__ = ("calls", "data", "frame_end", "globals", "limits", "marks", "memo", "pids", "stack")
+    __slots__ = (
+        "calls",
+        "data",
+        "frame_end",
+        "framed",
+        "globals",
+        "limits",
+        "marks",
+        "memo",
+        "odd_keys",
+        "pids",
+        "stack",
+    )
 
     def __init__(self, data: bytes, limits: Limits, heard: Heard | None = None) -> None:
         self.data = data
@@ -65,6 +79,8 @@ class State:
         self.calls: list[Call] | None = None if heard is None else heard.calls
         self.pids: list[PersistentId] = []
         self.frame_end = 0
+        self.framed = False  # begins with protocol 4 or 5
+        self.odd_keys = 0
 
     def piece(self, start: int, length: int, limit: int) -> bytes:
         """Take `length` bytes of the pickle at `start`."""
@@ -86,6 +102,22 @@ class State:
         raw, end = self.raw_line(start)
         return raw.decode("utf-8"), end
 
+    def check_key(self, key: Inert) -> None:
+        """Raise unless `key` can be a dictionary key or a set member here: an atom, or a flat tuple of atoms.
+
+        Texts and bytes hash by a secret, integers below 2**61 by themselves. What else there is could be chosen to
+        fall into one place of the table, so there may be only a few of it.
+        """
+        if type(key) in _SAFE_KEYS or (type(key) is int and -_PRIME < key < _PRIME):
+            return
+        if type(key) in (list, dict, set) or (type(key) is tuple and any(type(k) in (list, dict, set) for k in key)):
+            raise Malformed(f"a {type(key).__name__} cannot be a key")
+        if type(key) not in (int, float) and not (type(key) is tuple and all(type(item) in ATOMS for item in key)):
+            raise Refused(f"a nested {type(key).__name__} as a key is not accepted")
+        self.odd_keys += 1
+        if self.odd_keys > self.limits.odd_keys:
+            raise Refused(f"has more than {self.limits.odd_keys} keys that are large numbers, floats or tuples")
+
     def pop_to_mark(self) -> list[Inert]:
         """Take everything above the last mark, and the mark."""
         if not self.marks:
@@ -97,15 +129,6 @@ class State:
         items = stack[at + 1 :]
         del stack[at:]
         return items
-
-
-def check_key(key: Inert) -> None:
-    """Raise unless `key` can be a dictionary key or a set member here: an atom, or a flat tuple of atoms."""
-    if type(key) in ATOMS or (type(key) is tuple and all(type(item) in ATOMS for item in key)):
-        return
-    if type(key) in (list, dict, set) or (type(key) is tuple and any(type(item) in (list, dict, set) for item in key)):
-        raise Malformed(f"a {type(key).__name__} cannot be a key")
-    raise Refused(f"a nested {type(key).__name__} as a key is not accepted")
 
 
 def integer(text: str, limits: Limits) -> int:

@@ -7,13 +7,12 @@ files.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from ..attributes import from_json
 from ..dtypes import BY_NAME
 from ..errors import Error, Malformed, Refused, show
-from ..header import Header
+from ..header import Header, strict_json
 from ..lift import lift
 from ..ranges import FileSource
 from ..schemas import BY_CLASS, BY_SHORT_NAME, Json
@@ -116,8 +115,8 @@ def json_object(meta: Mapping[str, Json], key: str, *, required: bool = False) -
     value = text
     if isinstance(text, str):
         try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            value = strict_json(text)
+        except ValueError as error:
             raise Malformed(f"the header's {show(key)} is not JSON") from error
     if not isinstance(value, dict):
         raise Malformed(f"the header's {show(key)} is not there or is no object")
@@ -129,8 +128,8 @@ def json_names(meta: Mapping[str, str], key: str) -> list[str]:
     if key not in meta:
         return []
     try:
-        names = texts(json.loads(meta[key]))
-    except (ValueError, RecursionError) as error:
+        names = texts(strict_json(meta[key]))
+    except ValueError as error:
         raise Malformed(f"the header's {key} is not JSON") from error
     if len(set(names)) != len(names):
         raise Malformed(f"the header's {key} names something twice")
