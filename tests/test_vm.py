@@ -148,7 +148,7 @@ ROWS: list[tuple[str, bytes, Any]] = [
     ("EXT2", a.EXT2(700), ("ext", 700)),
     ("EXT4", a.EXT4(-7), ("ext", -7)),
     ("PROTO", a.asm(a.PROTO(5), a.NONE), None),
-    ("FRAME", a.framed(a.NONE, a.STOP), None),
+    ("FRAME", a.PROTO(4) + a.framed(a.NONE, a.STOP), None),
 ]
 
 
@@ -298,8 +298,10 @@ FAULTS: list[tuple[str, bytes, int, str]] = [
     ("PROTO 6", a.asm(a.PROTO(6), a.NONE, a.STOP), 0, "protocol 6 does not exist"),
     ("FRAME too long", a.asm(a.FRAME(100), a.NONE, a.STOP), 0, "a frame ends at 109, the pickle at 11"),
     ("FRAME huge", a.asm(a.FRAME(2**64 - 1), a.NONE, a.STOP), 0, "a frame ends at"),
-    ("FRAME in a frame", a.asm(a.FRAME(11), a.FRAME(1), a.NONE, a.STOP), 9, "inside the one that ends at 20"),
-    ("STOP in a frame", a.asm(a.FRAME(3), a.NONE, a.STOP, a.NONE), 10, "inside a frame that ends at 12"),
+    ("FRAME in a frame", a.asm(a.PROTO(4), a.FRAME(11), a.FRAME(1), a.NONE, a.STOP), 11, "inside the one that ends at 22"),
+    ("FRAME without protocol 4", a.asm(a.FRAME(2), a.NONE, a.STOP), 0, "does not begin with protocol 4 or 5"),
+    ("opcode over the end of a frame", a.asm(a.PROTO(4), a.FRAME(1), a.BININT2(7), a.STOP), 11, "reaches over the end"),
+    ("STOP in a frame", a.asm(a.PROTO(4), a.FRAME(3), a.NONE, a.STOP, a.NONE), 12, "inside a frame that ends at 14"),
     ("cut BININT", a.BININT(1)[:3], 0, "lacks its operands"),
     ("cut BININT1", b"K", 0, "lacks its operands"),
     ("cut BINFLOAT", a.BINFLOAT(1.0)[:8], 0, "lacks its operands"),
