@@ -298,7 +298,12 @@ FAULTS: list[tuple[str, bytes, int, str]] = [
     ("PROTO 6", a.asm(a.PROTO(6), a.NONE, a.STOP), 0, "protocol 6 does not exist"),
     ("FRAME too long", a.asm(a.FRAME(100), a.NONE, a.STOP), 0, "a frame ends at 109, the pickle at 11"),
     ("FRAME huge", a.asm(a.FRAME(2**64 - 1), a.NONE, a.STOP), 0, "a frame ends at"),
-    ("FRAME in a frame", a.asm(a.PROTO(4), a.FRAME(11), a.FRAME(1), a.NONE, a.STOP), 11, "inside the one that ends at 22"),
+    (
+        "FRAME in a frame",
+        a.asm(a.PROTO(4), a.FRAME(11), a.FRAME(1), a.NONE, a.STOP),
+        11,
+        "inside the one that ends at 22",
+    ),
     ("FRAME without protocol 4", a.asm(a.FRAME(2), a.NONE, a.STOP), 0, "does not begin with protocol 4 or 5"),
     ("opcode over the end of a frame", a.asm(a.PROTO(4), a.FRAME(1), a.BININT2(7), a.STOP), 11, "reaches over the end"),
     ("STOP in a frame", a.asm(a.PROTO(4), a.FRAME(3), a.NONE, a.STOP, a.NONE), 12, "inside a frame that ends at 14"),

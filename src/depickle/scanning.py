@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import IO, Final
 
 from .archive import open_archive
 from .attributes import GETATTR, is_enum_access
@@ -139,7 +139,7 @@ def _any_zip(source: FileSource, problems: list[str]) -> Iterator[tuple[str, byt
                                 info.filename,
                                 info.file_size,
                                 problems,
-                                lambda n, m=member, h=head: h + m.read(n - len(h)),
+                                lambda n, m=member, h=head: _take(m, h, n),
                             )
                 except (
                     zipfile.BadZipFile,
@@ -153,6 +153,16 @@ def _any_zip(source: FileSource, problems: list[str]) -> Iterator[tuple[str, byt
                     problems.append(f"{show(info.filename)}: {error}")
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
         problems.append(f"the archive: {error}")
+
+
+def _take(member: IO[bytes], head: bytes, length: int) -> bytes:
+    """Read on to `length` bytes, a mebibyte at a time: zipfile holds what it unpacks several times over."""
+    pieces = [head]
+    left = length - len(head)
+    while left > 0 and (piece := member.read(min(left, 1 << 20))):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
 
 
 def _sized(record: str, length: int, problems: list[str], read: object) -> Iterator[tuple[str, bytes]]:
@@ -189,13 +199,18 @@ def _mentions(record: str, heard: Heard) -> Iterator[Mention]:
     calls: dict[int, list[Call]] = {}
     for call in heard.calls:
         calls.setdefault(id(call.func), []).append(call)
+    verdicts: dict[str, str] = {}
     for used in heard.globals:
         made = calls.get(id(used), [])
-        yield Mention(used.full, _verdict(used, made), record, used.offset, tuple(call.offset for call in made))
+        if used.full in GETATTR:
+            verdict = "clean" if made and all(map(is_enum_access, made)) else "dangerous"
+        else:
+            verdict = verdicts.get(used.full) or verdicts.setdefault(used.full, _verdict(used))
+        yield Mention(used.full, verdict, record, used.offset, tuple(call.offset for call in made))
 
 
-def _verdict(used: Global, calls: list[Call]) -> str:
-    if used.full in ACCEPTED or (used.full in GETATTR and calls and all(map(is_enum_access, calls))):
+def _verdict(used: Global) -> str:
+    if used.full in ACCEPTED:
         return "clean"
     return "dangerous" if is_harmful(used.module, used.name) else "unknown"
 

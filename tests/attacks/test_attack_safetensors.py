@@ -87,7 +87,7 @@ def headers_that_lie():
         yield f"json-{label}", safetensors_file(raw, b"")
 
 
-@attack(39, "", MALFORMED, "JSON|nest|recursion|header|count|shape|deep", file=FILE)
+@attack(39, "", MALFORMED, "JSON|nest|recursion|header|count|shape|deep|dimensions", file=FILE)
 def headers_that_cost():
     """Deep JSON, endless numbers and shapes whose product is a number without end."""
     yield "deep-arrays", text('{"a":' + "[" * 200_000 + "]" * 200_000 + "}")
