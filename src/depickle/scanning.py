@@ -27,9 +27,7 @@ from .schemas import Json
 from .vm import Heard, run
 
 _MAX_STREAMS: Final = 1_000  # pickles in a row
-_MAX_SCANNED: Final = (
-    64 * 1024 * 1024
-)  # how much of a file that is no archive is looked at; a pickle without tensors is short
+_MAX_SCANNED: Final = 16 * 1024 * 1024  # how much of one pickle is looked at; one without tensors in it is short
 _ZIP: Final = b"PK"
 VERDICTS: Final = ("clean", "unknown", "dangerous")
 

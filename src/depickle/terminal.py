@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # only the values that a verb has made are shown; their modul
     from .scanning import Scan
 
 _PATIENCE: Final = 1.0  # seconds before progress appears
+_SHOWN: Final = 200  # globals of a kind in a scan that a person reads
 _EVERY: Final = 0.1  # seconds between two updates
 
 
@@ -157,8 +158,10 @@ def scan_text(found: Scan) -> str:
     """A scan, worst first, for a person."""
     lines = [f"{show(found.file)}: {found.verdict} ({found.pickles} pickles, {len(found.mentions)} globals)"]
     for verdict in ("dangerous", "unknown", "clean"):
-        for mention in found.mentions:
-            if mention.verdict == verdict:
-                called = f", called at {', '.join(map(str, mention.calls[:5]))}" if mention.calls else ""
-                lines.append(f"  {verdict:<9} {show(mention.name)} at {show(mention.record)}@{mention.offset}{called}")
+        mentions = [mention for mention in found.mentions if mention.verdict == verdict]
+        for mention in mentions[:_SHOWN]:
+            called = f", called at {', '.join(map(str, mention.calls[:5]))}" if mention.calls else ""
+            lines.append(f"  {verdict:<9} {show(mention.name)} at {show(mention.record)}@{mention.offset}{called}")
+        if len(mentions) > _SHOWN:
+            lines.append(f"  {verdict:<9} and {len(mentions) - _SHOWN} more (all of them with --json)")
     return "\n".join([*lines, *(f"  problem   {show(text, 400)}" for text in found.problems)])
