@@ -43,7 +43,7 @@ WALLS = (
     ("header", "checkpoint weights schemas outputs layout"),
     ("digest", "checkpoint weights outputs layout"),
     ("statedict", "schemas weights"),
-    ("torch", "conversion writer layout compare verification"),
+    ("torch", "writer layout compare verification"),
 )
 
 PICKLING = {"pickle", "_pickle", "pickletools", "marshal", "shelve", "dill", "cloudpickle", "joblib", "copyreg"}

@@ -135,6 +135,13 @@ def _to_blocks(part: Part, qdata: Part, block: list[int]) -> Part:
     return reshaped(part, block_shape(qdata.shape, block))
 
 
+def _limits(weight: Weight) -> tuple[Json, Json]:
+    found = weight.attributes.get("quant_min"), weight.attributes.get("quant_max")
+    if any(type(limit) not in (int, float, type(None)) for limit in found):
+        raise Malformed("quant_min and quant_max are not numbers")
+    return found
+
+
 def _zero(impl: Weight, read: Bytes) -> str | None:
     """None without a zero point, "zero" for one that is all zero, "live" for any other."""
     part = impl.parts.get("zero_point")
@@ -142,13 +149,15 @@ def _zero(impl: Weight, read: Bytes) -> str | None:
         return None
     if not isinstance(part, Part):
         raise Malformed("a zero point is a plain tensor")
+    if part.dtype.safetensors is None or part.view.nbytes > part.view.storage.length:
+        _differs("the zero point", f"{part.dtype.name} in an expanded view or a type of its own", "a plain tensor")
     return "live" if any(block.count(0) != len(block) for block in read(part.view)) else "zero"
 
 
 def _from_plain(weight: Weight, impl: Weight, read: Bytes, function: str | None, kwargs: dict[str, Json]) -> Weight:
     """PlainLayout holds int8 of full range (Int8Tensor) or of a narrower one, one value a byte
     (IntxUnpackedToInt8Tensor)."""
-    limits = weight.attributes.get("quant_min"), weight.attributes.get("quant_max")
+    limits = _limits(weight)
     if limits in _RANGES and _RANGES[limits] != "int8":
         return _to_intx(weight, impl, read, function, kwargs)
     return _to_int8(weight, impl, read, function, kwargs)
@@ -175,7 +184,7 @@ def _to_int8(weight: Weight, impl: Weight, read: Bytes, function: str | None, kw
     _need("the zero point's domain", domain, "NONE", "INT")
     zero = _zero(impl, read)
     _need("the zero point", zero, None, "zero")
-    limits = (weight.attributes.get("quant_min"), weight.attributes.get("quant_max"))
+    limits = _limits(weight)
     _need("quant_min and quant_max", limits, (None, None), (-128, 127))
     activation = None
     if function is not None:
@@ -214,7 +223,7 @@ def _to_intx(weight: Weight, impl: Weight, read: Bytes, function: str | None, kw
     _need("the outer shape", weight.shape, qdata.shape)
     domain = data_of(weight.attributes.get("zero_point_domain"), "ZeroPointDomain")
     _need("the zero point's domain", domain, "INT", "NONE")
-    limits = (weight.attributes.get("quant_min"), weight.attributes.get("quant_max"))
+    limits = _limits(weight)
     target = "int8" if limits == (None, None) else _RANGES.get(limits)
     if target is None:
         _differs("quant_min and quant_max", limits, "the range of an integer type of 1 to 8 bits")

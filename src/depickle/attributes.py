@@ -153,6 +153,8 @@ def from_json(value: Json, depth: int = 0) -> Json:
     if set(value) != {"_type", "_data"}:
         return {key: from_json(item, depth + 1) for key, item in value.items()}
     name, data = value["_type"], value["_data"]
+    if not isinstance(name, str):
+        raise Refused("an attribute's class is no name")
     if name in ENUM_BY_NAME:
         return _named_member(ENUM_BY_NAME[name], data)
     if name in RECORD_BY_NAME and isinstance(data, dict):
@@ -178,9 +180,10 @@ def fields_json(owner: str, fields: tuple[Attribute, ...], given: Mapping[str, J
     rest = dict(given)
     made: dict[str, Json] = {}
     for field in fields:
-        value = field.default
-        for name in (field.name, *field.was):
-            value = rest.pop(name, value)
+        named = [name for name in (field.name, *field.was) if name in rest]
+        if len(named) > 1:
+            raise Refused(f"{owner} records {' and '.join(named)}, two names of one field")
+        value = rest.pop(named[0]) if named else field.default
         if value == REQUIRED:
             raise Malformed(f"{owner} lacks its field {field.name}")
         if field.inert and value in (field.default, None):

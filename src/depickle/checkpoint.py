@@ -3,7 +3,7 @@ about it.
 
 The one place where archive, machine, tensors and weights meet. What a file names is judged here, on inert values:
 every global that is not in the tables is refused with its offset, wherever it stands and whatever was done with it.
-`SPEC` of the tags: FORMATS in docs/format.md. Reading a checkpoint reads its pickle and, for some v1 weights, small
+Reading a checkpoint reads its pickle and, for some v1 weights, small
 zero points; no other tensor byte.
 """
 
@@ -17,6 +17,7 @@ from .archive import Archive, Record, open_archive
 from .attributes import GETATTR, is_enum_access
 from .dtypes import NAME_ONLY
 from .errors import Error, Malformed, Refused, located, show
+from .harmful import is_harmful
 from .inert import Global
 from .lift import Bytes, lift
 from .metadata import Normaliser
@@ -183,15 +184,20 @@ def _accessors(source: FileSource, archive: Archive, program: Program) -> frozen
     return named if calls and all(map(is_enum_access, calls)) else frozenset()
 
 
+def _hint(unknown: list[Global]) -> str:
+    """What the file is by the look of its globals, and what to do."""
+    hints = [text for used in unknown for prefix, text in _HINTS if (used.module + ".").startswith(prefix + ".")]
+    return f": {hints[0]}" if hints else ""
+
+
 def _check_globals(program: Program, accessors: frozenset[str], *, only_foreign: bool) -> None:
     """Refuse the first global that is in no table. The first pass leaves torch's own to the walk, which knows the
     weight's name."""
     unknown = [used for used in program.globals if used.full not in ACCEPTED and used.full not in accessors]
-    hints = [text for used in unknown for prefix, text in _HINTS if (used.module + ".").startswith(prefix + ".")]
     for used in unknown:
         if only_foreign and used.module.split(".")[0] in ("torch", "torchao"):
             continue
-        hint = f": {hints[0]}" if hints else ""
+        hint = "" if is_harmful(used.module, used.name) else _hint(unknown)
         raise Refused(f"GLOBAL {show(used.full)} is not accepted{hint}", offset=used.offset)
 
 
@@ -240,14 +246,14 @@ def find_ties(weights: Mapping[str, Weight]) -> dict[str, str]:
 
     If a head (`lm_head.weight`) comes first it is the source like any other. Empty tensors never tie.
     """
-    by_place: dict[tuple[int, int], list[str]] = {}
+    by_place: dict[tuple[TensorView, str | None], list[str]] = {}
     ties: dict[str, str] = {}
     for name, weight in weights.items():
         leaves = weight.leaves()
         found = next((leaf for leaf in leaves.values() if leaf.nbytes), None)
         if found is None:
             continue
-        rivals = by_place.setdefault((found.view.storage.offset, found.view.offset), [])
+        rivals = by_place.setdefault((found.view, weight.kind), [])
         for rival in rivals:
             other = weights[rival]
             if (weight.kind, weight.attributes, leaves) == (other.kind, other.attributes, other.leaves()):

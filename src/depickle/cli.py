@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Final, NoReturn, TextIO
 
 from ._version import __version__
@@ -176,7 +177,7 @@ def _convert(args: argparse.Namespace) -> int:
         report = open(args.report, "a", encoding="utf-8") if args.report and not args.dry_run else None  # noqa: SIM115 - closed below
     except (UsageError, OSError) as error:
         return _complain(error)
-    args.digests = {}
+    args.digests, args.lock = {}, Lock()
     one = _dry_run if args.dry_run else _convert_one
     try:
         with Progress(quiet=args.quiet) as progress:
@@ -213,10 +214,13 @@ def _convert_one(
     record = convert(src, args.out_dir, **fields, progress=progress.file(os.path.basename(src)), stop=stop)
     args.digests[os.path.relpath(record.dst, args.out_dir)] = record.dst_sha256
     line = json.dumps(record.as_json())
-    if report is not None:
-        report.write(line + "\n")
-        report.flush()
-    print(record_text(record) if args.pretty or sys.stdout.isatty() else line, flush=True)
+    shown = record_text(record) if args.pretty or sys.stdout.isatty() else line
+    with args.lock:  # one line at a time, whatever the number of jobs
+        if report is not None:
+            report.write(line + "\n")
+            report.flush()
+        sys.stdout.write(shown + "\n")
+        sys.stdout.flush()
     if not args.quiet:
         for warning in record.warnings:
             print(f"depickle: {show(record.src)}: note: {warning}", file=sys.stderr)

@@ -283,13 +283,25 @@ class _Conversion:
 
 
 def _make_folders(folder: str) -> list[str]:
-    """Create a folder and its parents; return those that were not there, deepest first."""
-    made: list[str] = []
+    """Create a folder and its parents; return those that were not there, deepest first. If it fails it leaves none."""
+    missing: list[str] = []
     at = folder
     while at and not os.path.isdir(at):
-        made.append(at)
+        missing.insert(0, at)
         at = os.path.dirname(at)
-    os.makedirs(folder, exist_ok=True)
+    made: list[str] = []
+    for place in missing:
+        try:
+            os.mkdir(place)
+        except FileExistsError:
+            if not os.path.isdir(place):
+                _remove_folders(made)
+                raise
+        except BaseException:
+            _remove_folders(made)
+            raise
+        else:
+            made.insert(0, place)
     return made
 
 

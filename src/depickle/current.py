@@ -43,7 +43,7 @@ def settle(weight: Weight) -> Weight:
         raise Refused(f"{schema.name} has a part {next(iter(rest))}, which is no part of it in torchao 0.18")
     outer: dict[str, Json] = {"dtype": dtype_json(weight.dtype.name), "shape": list(weight.shape)}
     for field in schema.attributes:
-        if field.outer is not None:
+        if field.outer is not None and not weight.described:
             given.setdefault(field.name, outer[field.outer])
     attributes = fields_json(schema.name, schema.attributes, given)
     settled = Weight(schema.name, parts, attributes, weight.dtype, weight.shape, weight.facts)
@@ -85,6 +85,8 @@ def _check_blocks(weight: Weight) -> None:
 
 def block_shape(shape: tuple[int, ...], block: list[int]) -> tuple[int, ...]:
     """How many blocks there are along each dimension."""
+    if not all(type(size) is int for size in block):
+        raise Malformed(f"block size {block} is not a tuple of integers")
     if any(size == 0 or length % size for length, size in zip(shape, block)):
         raise Malformed(f"block size {block} does not divide shape {list(shape)}")
     return tuple(length // size for length, size in zip(shape, block))

@@ -41,6 +41,9 @@ def open_output(path: str | os.PathLike[str]) -> Checkpoint:
     source = FileSource(path)
     try:
         with located(file=source.name), paused():
+            kind = sniff(source)
+            if kind != "safetensors":
+                raise Malformed(f"is a {kind} file, expected safetensors (verify takes SRC, then DST)")
             return safetensors.index(source, keep_unsupported=True)
     except BaseException:
         source.close()

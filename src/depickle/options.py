@@ -55,6 +55,8 @@ def destination(src: str | os.PathLike[str], out_dir: str | os.PathLike[str], re
 def check_batch(sources: Iterable[str], out_dir: str, options: Options, report: str | None = None) -> None:
     """Raise UsageError for what can be seen to be wrong before anything is read."""
     listed = list(sources)
+    if not os.fspath(out_dir):
+        raise UsageError("--out-dir is empty")
     if len(listed) > 1 and (options.sha256 or options.trust_sha256):
         raise UsageError("--sha256 and --trust-sha256 go with one source")
     taken: dict[str, str] = {}
@@ -64,9 +66,10 @@ def check_batch(sources: Iterable[str], out_dir: str, options: Options, report: 
         if place in taken:
             raise UsageError(f"{taken[place]} and {src} would both become {dst}")
         taken[place] = src
+        for other in listed:
+            _check_not_source(other, dst)
         if report is not None and (_same(report, src) or os.path.realpath(report) == os.path.realpath(dst)):
             raise UsageError(f"the report {report} would be written into {src if _same(report, src) else dst}")
-        _check_not_source(src, dst)
 
 
 def _same(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:

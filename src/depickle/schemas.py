@@ -40,7 +40,7 @@ class Attribute:
     """
 
     name: str
-    kind: str  # a name of `weights.KINDS`
+    kind: str  # a name of `attributes.KINDS`
     default: Json = "required"
     was: tuple[str, ...] = ()
     outer: str | None = None
@@ -79,7 +79,6 @@ class Record:
     name: str
     modules: tuple[str, ...]
     fields: tuple[Attribute, ...] = ()
-    named_tuple: bool = False
     lift: str | None = None
 
 
@@ -155,7 +154,6 @@ RECORDS: Final[tuple[Record, ...]] = (
             Attribute("use_fast_accum", "bool", False),
             Attribute("pad_inner_dim", "bool", False),
         ),
-        named_tuple=True,
     ),
     Record(
         "QuantizeTensorToFloat8Kwargs",

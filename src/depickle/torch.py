@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ except ImportError as error:
 
 from .checkpoint import Checkpoint
 from .collector import paused
-from .conversion import _Conversion, _NoJudge, _record, plan
+from .conversion import write
 from .errors import Error, Malformed, Refused, located, show
 from .opening import open_checkpoint
 from .options import Options, UsageError
@@ -30,6 +29,7 @@ from .schemas import BY_NAME_CURRENT
 from .torch_classes import Library, quiet
 from .torch_dequantize import dequantize as dequantized
 from .torch_live import live_checkpoint
+from .torch_shards import index_in, open_shards
 from .torch_tensors import Memory
 from .weights import PLAIN, Weight
 
@@ -51,14 +51,17 @@ def load(
 ) -> dict[str, Any]:
     """Load a checkpoint: `{"format", "metadata", "state_dict"}`, the state dict's keys in the source's order.
 
+    `path` is a pickle, a safetensors file, or the index of several of these (or the folder that holds it).
     Quantised weights come back as the installed torchao's classes, or with `dequantize` as plain tensors, for which
     no torchao is needed. `names` limits what is loaded. Tied weights are one tensor. Raises Malformed, Refused,
     OSError.
     """
-    with open_checkpoint(path, keep_unsupported=True) as checkpoint, located(file=checkpoint.source.name), paused():
+    shards = index_in(path)
+    opened = open_checkpoint(path, keep_unsupported=True) if shards is None else open_shards(shards)
+    with opened as checkpoint, located(file=checkpoint.source.name), paused():
         if checkpoint.damage:
             raise Malformed(checkpoint.damage[0])
-        memory = Memory(checkpoint.source, mapped=mmap and checkpoint.source.length > 0, device=torch.device(device))
+        memory = Memory(checkpoint.source, mapped=mmap, device=torch.device(device))
         build = _dequantize if dequantize else _builder(checkpoint, Library())
         with quiet():
             state_dict = _state_dict(checkpoint, memory, build, names)
@@ -121,12 +124,7 @@ def save(
     if not target.endswith(".safetensors"):
         raise UsageError(f"the path must end in .safetensors, not {os.path.basename(target)!r}")
     with live_checkpoint(state_dict, target, format, metadata or {}) as checkpoint, paused():
-        options = Options(overwrite=overwrite)
-        started = time.monotonic()
-        dst, layout = plan(checkpoint, os.path.dirname(target) or ".", options)
-        with _NoJudge() as judge:
-            outcome = _Conversion(checkpoint, dst, layout.files[0], options, judge, None, None).run()
-        return _record(checkpoint, target, dst, layout.files[0], options, outcome, time.monotonic() - started)
+        return write(checkpoint, target, os.path.dirname(target) or ".", Options(overwrite=overwrite))
 
 
 def _state_dict(

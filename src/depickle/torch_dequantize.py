@@ -12,7 +12,7 @@ from typing import Final
 import torch
 
 from .attributes import data_of
-from .errors import Refused
+from .errors import Malformed, Refused
 from .schemas import Json
 from .torch_tensors import TORCH_DTYPES
 
@@ -100,7 +100,8 @@ def _microscaled(parts: Parts, attributes: Attributes) -> torch.Tensor:
         values = _halves(qdata).to(out)
     else:
         values = qdata.to(out)
-    assert isinstance(block, int)
+    if not isinstance(block, int):
+        raise Malformed(f"block size {block} is not a number")
     exponents = scale.view(torch.uint8)
     if attributes["is_swizzled_scales"]:
         exponents = _unblocked(exponents, tuple(values.shape), block)
@@ -113,7 +114,8 @@ def _microscaled(parts: Parts, attributes: Attributes) -> torch.Tensor:
 def _nvfp4(parts: Parts, attributes: Attributes) -> torch.Tensor:
     """Value * (scale of the tensor * scale of the block), all in float32, rounded once."""
     values, scale, block = _halves(parts["qdata"]), parts["scale"], attributes["block_size"]
-    assert isinstance(block, int)
+    if not isinstance(block, int):
+        raise Malformed(f"block size {block} is not a number")
     if attributes["is_swizzled_scales"]:
         scale = _unblocked(scale.view(torch.uint8), tuple(values.shape), block).view(torch.float8_e4m3fn)
     factors = scale.to(torch.float32)

@@ -103,7 +103,8 @@ def live_checkpoint(
         if found.kind is not None:
             classes[name] = found.kind
     carried = json_of(dict(metadata), "metadata")
-    assert isinstance(carried, dict)
+    if not isinstance(carried, dict):
+        raise Malformed("metadata is not a dict")
     ties, facts = find_ties(weights), shared_facts(weights)
     checkpoint = Checkpoint(source, "live", tag, carried, weights, ties=ties, facts=facts, classes=classes)
     check_tag(checkpoint)

@@ -18,9 +18,12 @@ from .outputs.safetensors import steps_of
 from .ranges import ByteRange, FileSource
 from .rules import Step, apply
 from .strided import blocks
+from .tensors import TensorView
+from .torch_shards import Shards
 from .weights import Part
 
-_EXPANSION: Final = 64 * 1024 * 1024
+_EXPANSION: Final = 64 * 1024 * 1024  # as the converter's: over it, a view larger than its storage is a bomb
+_GROWTH: Final = 16  # what is gathered into memory, as against the file
 _SAME: Final = frozenset({"copy", "reshape", "relabel"})
 TORCH_DTYPES: Final[dict[str, torch.dtype]] = {d.name: getattr(torch, d.name) for d in DTYPES if hasattr(torch, d.name)}
 DTYPE_NAMES: Final[dict[torch.dtype, DType]] = {found: BY_NAME[name] for name, found in TORCH_DTYPES.items()}
@@ -32,51 +35,54 @@ class Memory:
     def __init__(self, source: FileSource, *, mapped: bool, device: torch.device) -> None:
         self._source = source
         self._device = device
+        self._mapped = mapped
         self._storages: dict[ByteRange, torch.UntypedStorage] = {}
-        self._map = mmap.mmap(source.fileno(), source.length, access=mmap.ACCESS_COPY) if mapped else None
+        self._maps: dict[int, mmap.mmap] = {}
+        self._room = max(_GROWTH * source.length, _EXPANSION)
 
     def tensor(self, part: Part) -> torch.Tensor:
-        """The tensor of one part. Raises Refused for a dtype that this torch has not."""
+        """The tensor of one part. Raises Refused for a dtype that this torch has not, and for an expanded view."""
+        view = part.view
         dtype = TORCH_DTYPES.get(part.dtype.name)
-        stored = TORCH_DTYPES.get(part.view.dtype.name)
+        stored = TORCH_DTYPES.get(view.dtype.name)
         if dtype is None or stored is None:
             raise Refused(f"has dtype {part.dtype.name}, which torch {torch.__version__} does not have")
-        steps = steps_of(part.view) if part.rule in _SAME else (*steps_of(part.view), _step(part))
-        unaligned = part.view.storage.offset % part.view.dtype.component
+        if view.nbytes > max(view.storage.length, _EXPANSION):
+            raise Refused(f"expands {view.storage.length} bytes to {view.nbytes}, over the limit of {_EXPANSION}")
+        steps = steps_of(view) if part.rule in _SAME else (*steps_of(view), Step(part.rule, view.dtype.itemsize))
+        other = stored != dtype or part.shape != view.shape
         if not part.nbytes:
             made = torch.empty(part.shape, dtype=dtype)
-        elif steps or unaligned:
-            made = self._gathered(part, steps).view(dtype).reshape(part.shape)
+        elif steps or view.storage.offset % view.dtype.component or (other and not view.contiguous):
+            made = self._gathered(view, steps).view(dtype).reshape(part.shape)
         else:
-            view = part.view
             storage = self._storage(view.storage)
             made = torch.empty(0, dtype=stored).set_(storage, view.offset, view.shape, view.stride)
-            if stored != dtype:
-                made = made.contiguous().view(dtype)
-            if part.shape != view.shape:
-                made = made.reshape(part.shape)
+            if other:
+                made = made.view(dtype).view(part.shape)
         return made if self._device.type == "cpu" else made.to(self._device)
 
     def _storage(self, where: ByteRange) -> torch.UntypedStorage:
         if where not in self._storages:
-            if self._map is not None:
-                flat = torch.frombuffer(self._map, dtype=torch.uint8, count=where.length, offset=where.offset)
-            else:
-                data = bytearray(where.length)
-                self._source.readinto(where.offset, memoryview(data))
-                flat = torch.frombuffer(data, dtype=torch.uint8)
-            self._storages[where] = flat.untyped_storage()
+            self._storages[where] = self._flat(where).untyped_storage()
         return self._storages[where]
 
-    def _gathered(self, part: Part, steps: tuple[Step, ...]) -> torch.Tensor:
-        view = part.view
-        if view.nbytes > max(view.storage.length, _EXPANSION):
-            raise Refused(f"expands {view.storage.length} bytes to {view.nbytes}, over the limit of {_EXPANSION}")
+    def _flat(self, where: ByteRange) -> torch.Tensor:
+        if not self._mapped:
+            data = bytearray(where.length)
+            self._source.readinto(where.offset, memoryview(data))
+            return torch.frombuffer(data, dtype=torch.uint8)
+        start, file = self._source.place(where.offset) if isinstance(self._source, Shards) else (0, self._source)
+        if start not in self._maps:
+            self._maps[start] = mmap.mmap(file.fileno(), file.length, access=mmap.ACCESS_COPY)
+        at = where.offset - start
+        return torch.frombuffer(self._maps[start], dtype=torch.uint8, count=where.length, offset=at)
+
+    def _gathered(self, view: TensorView, steps: tuple[Step, ...]) -> torch.Tensor:
+        self._room -= view.nbytes
+        if self._room < 0:
+            raise Refused(f"the file's {self._source.length} bytes would grow over the limit of {_GROWTH} times")
         data = bytearray()
         for block in blocks(view.strided, self._source):
             data += apply(steps, block)
         return torch.frombuffer(data, dtype=torch.uint8)
-
-
-def _step(part: Part) -> Step:
-    return Step(part.rule, part.view.dtype.itemsize)

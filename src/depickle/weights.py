@@ -20,7 +20,7 @@ from .schemas import BY_CLASS, Json
 from .tensors import Storages, TensorView, call_of, describe, dtype_of, integers, is_tensor, read_tensor
 
 WRAPPER: Final = "torch._utils._rebuild_wrapper_subclass"
-_DEPTH: Final = 8  # a wrapper in a wrapper; the v1 families nest three
+MAX_DEPTH: Final = 8  # a wrapper in a wrapper; the v1 families nest three
 PLAIN: Final = ""  # the name of a plain tensor's only part
 
 
@@ -51,6 +51,7 @@ class Weight:
 
     `facts` are what `int8_v1` records of an int8 weight of torchao v1. `dtype` and `shape` are the wrapper's own;
     `origin` is the class's full name in the file, None once the weight is of a class of today.
+    `described`: it was read from a header, which has to say what a pickle says by the wrapper.
     """
 
     kind: str | None
@@ -60,6 +61,7 @@ class Weight:
     shape: tuple[int, ...]
     facts: Mapping[str, Json] | None = field(default=None, compare=False)
     origin: str | None = None
+    described: bool = field(default=False, compare=False)
 
     def leaves(self) -> Mapping[str, Part]:
         """All tensors in the tree, by dotted path of part names."""
@@ -87,8 +89,8 @@ def read_weight(value: Inert, storages: Storages, notes: list[str], depth: int =
         raise Refused(f"is {describe(value)}, not a tensor")
     name, args = call_of(value, "a tensor")
     if name == "torch._tensor._rebuild_from_type_v2" and args and type(args[0]) is Global and args[0].full == WRAPPER:
-        if depth > _DEPTH:
-            raise Refused(f"nests more than {_DEPTH} tensor subclasses")
+        if depth > MAX_DEPTH:
+            raise Refused(f"nests more than {MAX_DEPTH} tensor subclasses")
         return _wrapper(args, storages, notes, depth)
     view = read_tensor(value, storages, notes)
     return Weight(None, {PLAIN: plain(view)}, {}, view.dtype, view.shape)

@@ -340,6 +340,8 @@ def index(source: FileSource, *, keep_unsupported: bool = False) -> Checkpoint:
             damage=tuple(seal_findings(header)),
         )
         check_tag(checkpoint)
+        if checkpoint.facts is not None and not any(w.kind == "Int8Tensor" for w in weights.values()):
+            raise Refused("records int8_v1, but holds no int8 weight")
         return checkpoint
 
 

@@ -18,7 +18,7 @@ from ..ranges import FileSource
 from ..schemas import BY_CLASS, BY_SHORT_NAME, Json
 from ..strided import blocks
 from ..tensors import contiguous, integers
-from ..weights import PLAIN, Part, Weight, plain
+from ..weights import MAX_DEPTH, PLAIN, Part, Weight, plain
 from .names import KEPT_PREFIX, TIES, part_name
 
 
@@ -86,10 +86,13 @@ class Stored:
             self._attributes[text] = {key: from_json(value) for key, value in given.items()}
         attributes = self._attributes[text]
         first = parts.get("qdata") or next(iter(parts.values()))
-        return lift(Weight(kind, parts, attributes, first.dtype, first.shape), self._read, keep=self._keep)
+        found = Weight(kind, parts, attributes, first.dtype, first.shape, described=True)
+        return lift(found, self._read, keep=self._keep)
 
     def _kept(self, name: str, entry: Mapping[str, Json], path: str) -> Weight:
         """A weight that was stored as it stood; `path` leads to it from the outermost one."""
+        if path.count(".") > MAX_DEPTH:
+            raise Refused(f"nests more than {MAX_DEPTH} tensor subclasses", path=name)
         kind, given, dtype, origin = (entry.get(key) for key in ("_type", "_data", "_dtype", "_class"))
         known = isinstance(origin, str) and isinstance(dtype, str) and origin in BY_CLASS and dtype in BY_NAME
         if not known or not isinstance(given, dict) or kind != KEPT_PREFIX + BY_CLASS[str(origin)].name:

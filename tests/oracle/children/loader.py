@@ -212,6 +212,55 @@ def check_torchaos_own_files(folder, fixtures):
     assert compared > 100
 
 
+def shards(folder, path, change=lambda metadata: metadata):
+    """A file cut in two, parts of one weight apart, with the whole table in each, as transformers does it."""
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
+        metadata = {key: value for key, value in file.metadata().items() if not key.startswith("depickle_")}
+    names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    weight_map = {name: names[i % 2] for i, name in enumerate(tensors)}
+    for i, name in enumerate(names):
+        save_file({key: tensor for key, tensor in tensors.items() if weight_map[key] == name}, folder / name, metadata)
+        if i == 0:
+            metadata = change(metadata)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
+    return index
+
+
+def check_shards(folder, fixtures):
+    load = depickle.torch.load
+    for name in ("0.18.0/fp8dyn_perrow.dotted.pt", "0.17.0/mxfp8_direct.bare.pt", "edge/plain_osd.pt"):
+        path = converted(folder, fixtures, name)
+        index = shards(folder / Path(name).stem, path)
+        whole = load(path)["state_dict"]
+        for source in (index, index.parent):
+            found = load(source)["state_dict"]
+            same({key: found[key] for key in whole}, whole)
+            assert found.keys() == whole.keys()
+        same(load(index, mmap=False)["state_dict"], found)
+    text = index.read_text()
+    index.write_text(text.replace("model-00002-of", "../model-00002-of"))
+    raises(depickle.Refused, "beside it", load, index)
+    index.write_text(text.replace("00002.safetensors", "00003.safetensors"))
+    raises(OSError, "00003", load, index)
+    weight_map = json.loads(text)["weight_map"]
+    gone = weight_map.popitem()
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    raises(depickle.Malformed, "does not account", load, index)
+    index.write_text(json.dumps({"weight_map": {**weight_map, gone[0]: gone[1], "more": gone[1]}}))
+    raises(depickle.Malformed, "where it is not", load, index)
+    path = converted(folder, fixtures, "0.18.0/fp8dyn_perrow.dotted.pt", overwrite=True)
+    key = "blk.0.attn.q.weight"
+    other = shards(folder / "other", path, lambda metadata: {**metadata, key: metadata[key].replace("AUTO", "TORCH")})
+    raises(depickle.Malformed, "another file of the index", load, other)
+    raises(depickle.Refused, "expected one", load, folder)
+
+
 def quantized(names, shape=(16, 32)):
     from torchao.quantization import Float8Tensor
 
