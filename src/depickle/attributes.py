@@ -112,7 +112,9 @@ def is_enum_access(call: Call) -> bool:
     if call.name not in GETATTR or call.kind != "reduce" or len(call.args) != 2:
         return False
     owner, member = call.args
-    return type(owner) is Global and owner.full in ENUM_BY_CLASS and type(member) is str
+    if type(owner) is not Global or owner.full not in ENUM_BY_CLASS or type(member) is not str:
+        return False
+    return member in [name for name, _ in ENUM_BY_CLASS[owner.full].members]
 
 
 def _member(row: Enum, wanted: Inert) -> Json:

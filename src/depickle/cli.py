@@ -8,6 +8,8 @@ and SIGTERM.
 from __future__ import annotations
 
 import argparse
+import errno
+import io
 import json
 import os
 import signal
@@ -15,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Final, NoReturn, TextIO
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from ._version import __version__
 from .errors import Error, Malformed, Mismatch, show
@@ -26,35 +28,88 @@ if TYPE_CHECKING:
     from .terminal import Progress
 
 _DONE, _DECLINED, _FAILED = 0, 1, 2
-_SIGNALS: Final = {"SIGTERM": 143}
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-class _Terminated(BaseException):
-    """SIGTERM arrived."""
+class _Interrupted(BaseException):
+    """SIGINT or SIGTERM arrived."""
+
+
+class _Unheard(Exception):
+    """Standard output takes nothing more; the cause is an OSError."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    args = _parser().parse_args(argv)
     try:
-        signal.signal(signal.SIGTERM, _terminate)
+        for number in _SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _interrupt)
     except ValueError:  # not in the main thread: whoever runs us there handles signals
         pass
     try:
+        _open_streams()
+        try:
+            args = _parser().parse_args(argv)
+        except SystemExit:
+            _flush()
+            raise
         status: int = args.run(args)
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        status = 130
-    except _Terminated:
-        status = _SIGNALS["SIGTERM"]
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = _FAILED
+        _flush()
+    except _Interrupted as error:
+        status = 128 + int(error.args[0])
+    except _Unheard as error:
+        status = _FAILED if isinstance(error.__cause__, BrokenPipeError) else _complain(error.__cause__)
     return status
 
 
-def _terminate(number: int, frame: object) -> NoReturn:
-    raise _Terminated
+def _interrupt(number: int, frame: object) -> NoReturn:
+    for other in _SIGNALS:
+        signal.signal(other, signal.SIG_IGN)  # what begins now is the cleaning up
+    raise _Interrupted(number)
+
+
+def _open_streams() -> None:
+    """Give a stream to whoever started us without one, so that no file of ours gets its number; text that a stream
+    cannot spell is escaped."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - for the life of the process
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _say(text: str) -> None:
+    """Print a result. Raises _Unheard if nobody takes it; then nothing stays in a buffer to fail at the end."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        _unheard(error)
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        _unheard(error)
+
+
+def _unheard(error: OSError) -> NoReturn:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    error.filename = "standard output"
+    raise _Unheard from error
+
+
+def _tell(text: str) -> None:
+    """Print a line to stderr; if nobody hears it, the exit status tells."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -174,7 +229,7 @@ def _convert(args: argparse.Namespace) -> int:
         if args.json and not args.dry_run:
             raise UsageError("--json goes with --dry-run; records are JSON already")
         check_batch(args.sources, args.out_dir, options, args.report)
-        report = open(args.report, "a", encoding="utf-8") if args.report and not args.dry_run else None  # noqa: SIM115 - closed below
+        report = _Report(args) if args.report and not args.dry_run else None
     except (UsageError, OSError) as error:
         return _complain(error)
     args.digests, args.lock = {}, Lock()
@@ -196,7 +251,7 @@ def _job(
     src: str,
     args: argparse.Namespace,
     options: Options,
-    report: TextIO | None,
+    report: _Report | None,
     progress: Progress,
     stop: Stop,
 ) -> int:
@@ -205,7 +260,7 @@ def _job(
 
 
 def _convert_one(
-    src: str, args: argparse.Namespace, options: Options, report: TextIO | None, progress: Progress, stop: Stop
+    src: str, args: argparse.Namespace, options: Options, report: _Report | None, progress: Progress, stop: Stop
 ) -> None:
     from .conversion import convert
     from .terminal import record_text
@@ -216,14 +271,14 @@ def _convert_one(
     line = json.dumps(record.as_json())
     shown = record_text(record) if args.pretty or sys.stdout.isatty() else line
     with args.lock:  # one line at a time, whatever the number of jobs
-        if report is not None:
-            report.write(line + "\n")
-            report.flush()
-        sys.stdout.write(shown + "\n")
-        sys.stdout.flush()
+        try:
+            if report is not None:
+                report.append(line)
+        finally:
+            _say(shown)
     if not args.quiet:
         for warning in record.warnings:
-            print(f"depickle: {show(record.src)}: note: {warning}", file=sys.stderr)
+            _tell(f"depickle: {show(record.src)}: note: {warning}")
 
 
 def _update_manifest(args: argparse.Namespace) -> None:
@@ -233,7 +288,7 @@ def _update_manifest(args: argparse.Namespace) -> None:
 
 
 def _dry_run(
-    src: str, args: argparse.Namespace, options: Options, report: TextIO | None, progress: Progress, stop: Stop
+    src: str, args: argparse.Namespace, options: Options, report: _Report | None, progress: Progress, stop: Stop
 ) -> None:
     from .conversion import plan
     from .opening import open_checkpoint
@@ -242,9 +297,9 @@ def _dry_run(
     with open_checkpoint(src, key=options.key, keep_unsupported=options.keep_unsupported) as checkpoint:
         dst, layout = plan(checkpoint, args.out_dir, options)
         if args.json:
-            print(json.dumps({"plan": 1, "sources": [src], "dst": dst, "files": layout.as_json()}))
+            _say(json.dumps({"plan": 1, "sources": [src], "dst": dst, "files": layout.as_json()}))
         else:
-            print(plan_text(src, dst, layout))
+            _say(plan_text(src, dst, layout))
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -254,7 +309,7 @@ def _verify(args: argparse.Namespace) -> int:
     def act() -> None:
         with Progress(quiet=args.quiet) as progress:
             result = verify(args.src, args.dst, key=args.key, progress=progress.file(os.path.basename(args.dst)))
-        print(json.dumps(result.as_json()))
+        _say(json.dumps(result.as_json()))
 
     return _attempt(act)
 
@@ -265,7 +320,7 @@ def _inspect(args: argparse.Namespace) -> int:
 
     def act() -> None:
         found = inspect(args.file, key=args.key)
-        print(json.dumps(found.as_json()) if args.json else inspection_text(found))
+        _say(json.dumps(found.as_json()) if args.json else inspection_text(found))
 
     return _attempt(act)
 
@@ -280,11 +335,11 @@ def _scan(args: argparse.Namespace) -> int:
         result = scan(path)
         found.append(result)
         if not args.sarif:
-            print(json.dumps(result.as_json()) if args.json else scan_text(result))
+            _say(json.dumps(result.as_json()) if args.json else scan_text(result))
 
     worst = max(_attempt(lambda: one(path)) for path in args.files)  # noqa: B023 - called at once
     if args.sarif:
-        print(json.dumps(as_sarif(found, __version__), indent=1))
+        _say(json.dumps(as_sarif(found, __version__), indent=1))
     declined = {"dangerous"} if args.allow_unknown else {"dangerous", "unknown"}
     return max(worst, _DECLINED if any(result.verdict in declined for result in found) else _DONE)
 
@@ -295,22 +350,42 @@ def _attempt(act: Callable[[], None]) -> int:
 
     try:
         act()
-    except BrokenPipeError:
-        raise
     except (Error, UsageError, OSError, MemoryError) as error:
         return _complain(error)
     return _DONE
 
 
-def _complain(error: BaseException) -> int:
+class _Report:
+    """The file of --report: opened before anything is read; each line is written by one call, so that runs may share
+    it."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._path = args.report
+        self._fd = os.open(args.report, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+
+    def append(self, line: str) -> None:
+        """Write one line, or raise OSError with the report's name."""
+        data = f"{line}\n".encode()
+        try:
+            if os.write(self._fd, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._path) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+
+def _complain(error: BaseException | None) -> int:
     """One line on stderr, with further findings of a mismatch below it; return the exit status."""
     text = str(error)
     if isinstance(error, OSError):
         text = ": ".join(show(str(part)) for part in (error.filename, error.strerror or error) if part is not None)
     elif isinstance(error, MemoryError):
         text = "out of memory"
-    print(f"depickle: {show(text, 2000)}", file=sys.stderr)
+    _tell(f"depickle: {show(text, 2000)}")
     if isinstance(error, Mismatch):
         for finding in error.findings[1:]:
-            print(f"  {show(finding, 2000)}", file=sys.stderr)
+            _tell(f"  {show(finding, 2000)}")
     return _DECLINED if isinstance(error, Error) and not isinstance(error, Malformed) else _FAILED

@@ -30,7 +30,7 @@ from .parallel import Linked, run_all
 from .ranges import FileSource
 from .report import Record
 from .verification import compare_jobs, described_findings, raise_if
-from .writer import Pending, check_destination, check_space, write_data, write_head
+from .writer import Pending, check_destination, check_space, sweep, write_data, write_head
 
 
 def plan(checkpoint: Checkpoint, out_dir: str | os.PathLike[str], options: Options) -> tuple[str, Layout]:
@@ -189,12 +189,14 @@ class _Conversion:
 
     def run(self) -> _Outcome:
         check_destination(self.dst)
+        sweep(os.path.dirname(self.dst) or ".")
         if os.path.exists(self.dst):
             outcome = self._existing()
             if outcome is not None:
                 return outcome
         made = _make_folders(os.path.dirname(self.dst) or ".")
         try:
+            check_destination(self.dst)
             check_space(self.file, os.path.dirname(self.dst) or ".")
             with Pending(self.dst) as out:
                 src_sha256, dst_sha256 = self._write(out)

@@ -8,12 +8,15 @@ block) and are waited for.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from .digest import Cancelled, Stop
 
+_LOOK: Final = 0.05  # seconds between two looks at whether to stop
+_PATIENCE: Final = 0.7  # seconds that a job gets to notice
 T = TypeVar("T")
 Job = Callable[[Stop], T]
 
@@ -38,6 +41,7 @@ class _Team(Generic[T]):
     def __init__(self, jobs: Sequence[Job[T]], outer: Stop | None) -> None:
         self.stop = Linked(outer)
         self.finished = threading.Semaphore(0)
+        self._stopped = 0.0
         self.errors: list[BaseException] = []
         self.results: dict[int, T] = {}
         self._queue: SimpleQueue[tuple[int, Job[T]]] = SimpleQueue()
@@ -65,6 +69,14 @@ class _Team(Generic[T]):
                 self.errors.append(error)
                 self.stop.set()
 
+    def late(self, stop: Stop | None, patience: float) -> bool:
+        """Whether the jobs were told to stop so long ago that one must be in a call that the disk does not answer. It
+        holds no descriptor that anybody else could get, and ends with that call."""
+        if stop is None or not stop.is_set():
+            return False
+        self._stopped = self._stopped or time.monotonic()
+        return time.monotonic() - self._stopped > patience
+
 
 def run_all(jobs: Sequence[Job[T]], workers: int = 2, outer: Stop | None = None) -> list[T]:
     """Run the jobs, the first ones first, on `workers` threads; return their results in order.
@@ -77,13 +89,12 @@ def run_all(jobs: Sequence[Job[T]], workers: int = 2, outer: Stop | None = None)
         for i in range(min(workers, len(jobs))):
             threading.Thread(target=team.run, name=f"depickle-{i}", daemon=True).start()
             waiting += 1
-        while waiting:
-            team.finished.acquire()
-            waiting -= 1
+        while waiting and not team.late(outer, _PATIENCE):
+            waiting -= team.finished.acquire(timeout=_LOOK)
     except BaseException:
         team.stop.set()
-        for _ in range(waiting):
-            team.finished.acquire()
+        while waiting and not team.late(team.stop, 2 * _PATIENCE):  # jobs may have jobs of their own
+            waiting -= team.finished.acquire(timeout=_LOOK)
         raise
     if team.errors:
         raise team.errors[0]

@@ -92,7 +92,10 @@ class FileSource:
             raise Malformed(
                 f"needs {length} bytes, the file ends at {self.length}", file=self.name, record="byte", offset=offset
             )
-        data = os.pread(self._fd, length, offset)
+        try:
+            data = os.pread(self._fd, length, offset)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path) from error
         if len(data) == length:
             return data
         rest = bytearray(length)
@@ -103,7 +106,10 @@ class FileSource:
         """Fill `buffer` from `offset`."""
         done = 0
         while done < len(buffer):
-            count = os.preadv(self._fd, [buffer[done:]], offset + done)
+            try:
+                count = os.preadv(self._fd, [buffer[done:]], offset + done)
+            except OSError as error:  # a call on a descriptor does not know the file's name
+                raise OSError(error.errno, error.strerror, self.path) from error
             if count == 0:
                 raise Malformed(
                     f"ended at byte {offset + done} while it was read, expected {self.length} bytes", file=self.name

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Final
+from urllib.parse import quote
 
 from .archive import open_archive
 from .attributes import GETATTR, is_enum_access
@@ -28,6 +29,8 @@ from .vm import Heard, run
 
 _MAX_STREAMS: Final = 1_000  # pickles in a row
 _MAX_SCANNED: Final = 16 * 1024 * 1024  # how much of one pickle is looked at; one without tensors in it is short
+_MAX_UNPACKED: Final = 256 * 1024 * 1024  # bytes of all members of a zip that depickle does not accept
+_PEEK: Final = 4096  # bytes in which a pickle that does not look like one has to show itself
 _ZIP: Final = b"PK"
 VERDICTS: Final = ("clean", "unknown", "dangerous")
 
@@ -100,8 +103,8 @@ def _pickles(source: FileSource, problems: list[str]) -> Iterator[tuple[str, byt
         yield from _any_zip(source, problems)
         return
     for record in archive.records:
-        head = source.read(record.range.offset, min(2, record.range.length))
-        if record == archive.pickle or _looks_pickled(record.name, head):
+        head = source.read(record.range.offset, min(_PEEK, record.range.length))
+        if record == archive.pickle or _looks_pickled(record.name, head) or _hides(head):
             yield from _sized(
                 record.name, record.range.length, problems, lambda n, r=record: source.read(r.range.offset, n)
             )
@@ -113,7 +116,7 @@ def _bare(source: FileSource, problems: list[str]) -> Iterator[tuple[str, bytes]
     try:
         length = open_archive(source).pickle.range.end
     except Error as error:
-        if not _looks_pickled("", source.read(0, min(2, source.length))):
+        if not _looks_pickled("", source.read(0, min(2, source.length))) and not _readable(source.read(0, length)):
             problems.append(error.message)
         if length < source.length:
             problems.append(f"only the first {length} of {source.length} bytes were looked at")
@@ -125,14 +128,19 @@ def _any_zip(source: FileSource, problems: list[str]) -> Iterator[tuple[str, byt
     see."""
     try:
         with zipfile.ZipFile(source.path) as archive:
+            left = _MAX_UNPACKED
             for info in archive.infolist():
                 if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                     problems.append(f"{show(info.filename)}: compressed by method {info.compress_type}, not looked at")
                     continue
                 try:
                     with archive.open(info) as member:
-                        head = member.read(2)
-                        if _looks_pickled(info.filename, head):
+                        head = member.read(_PEEK)
+                        if _looks_pickled(info.filename, head) or _hides(head):
+                            left -= min(info.file_size, _MAX_SCANNED)
+                            if left < 0:
+                                problems.append(f"the archive: has pickles of more than {_MAX_UNPACKED} bytes")
+                                return
                             yield from _sized(
                                 info.filename,
                                 info.file_size,
@@ -151,6 +159,26 @@ def _any_zip(source: FileSource, problems: list[str]) -> Iterator[tuple[str, byt
                     problems.append(f"{show(info.filename)}: {error}")
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
         problems.append(f"the archive: {error}")
+
+
+def _readable(data: bytes) -> bool:
+    """Whether a pickle of a protocol that does not announce itself is there, and whole."""
+    try:
+        run(data)
+    except Error:
+        return False
+    return True
+
+
+def _hides(data: bytes) -> bool:
+    """Whether data that does not look like a pickle names something harmful when it is run as one."""
+    heard = Heard()
+    try:
+        run(data, 0, LIMITS, heard)
+    except Error:
+        pass
+    spelled = [used for used in heard.globals if " " not in used.name]  # noise makes an extension's number, no name
+    return any(is_harmful(used.module, used.name) for used in spelled)
 
 
 def _take(member: IO[bytes], head: bytes, length: int) -> bytes:
@@ -190,6 +218,8 @@ def _judge(record: str, data: bytes, problems: list[str]) -> tuple[list[Mention]
         mentions += _mentions(record, heard)
         streams += 1
         at = end
+    if at < len(data):
+        problems.append(f"{show(record)}: only the first {streams} pickles were looked at")
     return mentions, streams
 
 
@@ -222,8 +252,9 @@ def as_sarif(scans: list[Scan], version: str) -> dict[str, Json]:
             if mention.verdict != "clean":
                 called = f", called {len(mention.calls)} times" if mention.calls else ""
                 text = f"{mention.record}@{mention.offset}: names {show(mention.name)}{called}"
-                results.append(_result(one.file, mention.verdict, levels[mention.verdict], text, mention.offset))
-        results += [_result(one.file, "unreadable", "warning", show(text), 0) for text in one.problems]
+                offset = mention.offset if mention.record == "file" else None
+                results.append(_result(one.file, mention.verdict, levels[mention.verdict], text, offset))
+        results += [_result(one.file, "unreadable", "warning", show(text), None) for text in one.problems]
     rules: list[Json] = [{"id": name} for name in ("unknown", "dangerous", "unreadable")]
     driver = {"name": "depickle", "version": version, "rules": rules}
     return {
@@ -233,6 +264,9 @@ def as_sarif(scans: list[Scan], version: str) -> dict[str, Json]:
     }
 
 
-def _result(file: str, rule: str, level: str, text: str, offset: int) -> dict[str, Json]:
-    place = {"artifactLocation": {"uri": file.replace(os.sep, "/")}, "region": {"byteOffset": offset}}
+def _result(file: str, rule: str, level: str, text: str, offset: int | None) -> dict[str, Json]:
+    """One finding. An offset in a member of an archive is none in the file, and stands in the text alone."""
+    place: dict[str, Json] = {"artifactLocation": {"uri": quote(os.fsencode(file.replace(os.sep, "/")))}}
+    if offset is not None:
+        place["region"] = {"byteOffset": offset}
     return {"ruleId": rule, "level": level, "message": {"text": text}, "locations": [{"physicalLocation": place}]}

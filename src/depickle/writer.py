@@ -43,10 +43,17 @@ class Pending:
     def __init__(self, path: str) -> None:
         self.path = path
         self.folder = os.path.dirname(path) or "."
-        _sweep(self.folder)
-        self.temporary, self._fd = _create(self.folder)
+        self.temporary = ""
+        self._fd = -1
 
     def __enter__(self) -> Pending:
+        sweep(self.folder)
+        try:
+            while self._fd < 0:
+                self._create()
+        except BaseException:  # a signal, at any moment: the name is known before the file is there
+            self.discard()
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -60,12 +67,26 @@ class Pending:
         """Write all of `data` at `offset`."""
         view = memoryview(data)
         while view:
-            count = os.pwrite(self._fd, view, offset)
+            try:
+                count = os.pwrite(self._fd, view, offset)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, self.path) from error
             view, offset = view[count:], offset + count
 
     def sync(self) -> None:
         """Bring everything to the disk."""
-        os.fsync(self._fd)
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path) from error
+
+    def _create(self) -> None:
+        """Create the file under a new name, and lock it; leave it to the loop if another run's sweep came between."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        self.temporary = os.path.join(self.folder, f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}")
+        self._fd = os.open(self.temporary, flags, 0o666)  # less the umask, like any new file
+        if not (try_lock(self._fd, otherwise=True) and os.path.lexists(self.temporary)):
+            self.discard()
 
     def publish(self, *, overwrite: bool) -> None:
         """Give the file its name. Raises FileExistsError if something has it by now and `overwrite` is not set."""
@@ -85,35 +106,24 @@ class Pending:
 
     def discard(self) -> None:
         """Remove the temporary name, if it is still there, and let go of the lock."""
-        if self._fd >= 0:
+        if self.temporary:
             try:
                 os.unlink(self.temporary)
-            except FileNotFoundError:
+            except OSError:  # it has its other name already, never came to be, or the next run removes it
                 pass
+            self.temporary = ""
+        if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
-def _create(folder: str) -> tuple[str, int]:
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-    while True:
-        path = os.path.join(folder, f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}")
-        fd = os.open(path, flags, 0o666)  # less the umask, like any new file
-        try:
-            if try_lock(fd, otherwise=True) and os.path.lexists(
-                path
-            ):  # else another run's sweep came between the two calls
-                return path, fd
-        except BaseException:
-            os.unlink(path)
-            os.close(fd)
-            raise
-        os.close(fd)
-
-
-def _sweep(folder: str) -> None:
-    """Remove what killed runs left behind: temporary files that nobody holds."""
-    for name in os.listdir(folder):
+def sweep(folder: str) -> None:
+    """Remove what killed runs left behind: temporary files that nobody holds. What cannot be seen is left alone."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
         if not (name.startswith(_PREFIX) and name.endswith(_SUFFIX)):
             continue
         path = os.path.join(folder, name)
@@ -210,7 +220,12 @@ def _pieces(segments: tuple[Copy | Transform, ...], sources: tuple[Source, ...])
 
 
 def check_destination(path: str) -> None:
-    """Raise Refused for a destination that cannot become a file: a folder, a FIFO, a device, a link."""
+    """Raise Refused for a destination that cannot become a file: a folder, a FIFO, a device, a link. Raise OSError for
+    a name that the disk does not take."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
     if os.path.islink(path):
         raise Refused("is a symbolic link; depickle does not write through it", file=path)
     if os.path.lexists(path) and not os.path.isfile(path):
