@@ -31,6 +31,7 @@ from .schemas import (
 from .tensors import describe
 
 GETATTR: Final = frozenset({"builtins.getattr", "__builtin__.getattr"})
+_NODES: Final = 10_000  # a block size, and kwargs of a dozen fields
 _DEPTH: Final = 8  # a record in a record in a list; real ones nest three
 
 
@@ -60,6 +61,8 @@ def from_inert(value: Inert, depth: int = 0) -> Json:
         return value
     if type(value) is float:
         return _finite(value)
+    if depth == 0:
+        _check_size(value)
     if type(value) in (list, tuple):
         return [from_inert(item, depth + 1) for item in value]
     if type(value) is dict:
@@ -69,6 +72,22 @@ def from_inert(value: Inert, depth: int = 0) -> Json:
     if type(value) is Call and type(value.func) is Global and not value.items and not value.entries:
         return _from_call(value, depth)
     raise Refused(f"{describe(value)} is no attribute that depickle knows")
+
+
+def _check_size(value: Inert) -> None:
+    """Raise Refused for an attribute of very many values, shared ones counted each time they are reached."""
+    waiting, count = [value], 0
+    while waiting:
+        item = waiting.pop()
+        count += 1
+        if count + len(waiting) > _NODES:
+            raise Refused(f"an attribute has more than {_NODES} values")
+        if type(item) in (list, tuple):
+            waiting.extend(item)
+        elif type(item) is dict:
+            waiting.extend(item.values())
+        elif type(item) is Call:
+            waiting.extend((*item.args, *item.states))
 
 
 def _finite(value: float) -> float:

@@ -21,6 +21,7 @@ from .tensors import describe, is_tensor
 
 _DEPTH: Final = 64  # of the metadata; real ones nest three
 _NODES: Final = 1_000_000  # values in the metadata, shared ones counted each time they are reached
+_TEXT: Final = 64 * 1024 * 1024  # characters in the metadata, shared texts counted each time; a header has to hold them
 
 
 class Normaliser:
@@ -29,6 +30,7 @@ class Normaliser:
     def __init__(self) -> None:
         self.changed: list[str] = []
         self._nodes = 0
+        self._text = 0
 
     def mapping(self, value: Mapping[Inert, Inert], path: str = "metadata", depth: int = 0) -> dict[str, Json]:
         """The JSON of a dict, at `path` of the file."""
@@ -54,6 +56,10 @@ class Normaliser:
         self._nodes += 1
         if depth > _DEPTH or self._nodes > _NODES:
             raise Refused(f"nests deeper than {_DEPTH} or has more than {_NODES} values", path=path)
+        if type(value) is str:
+            self._text += len(value)
+            if self._text > _TEXT:
+                raise Refused(f"the metadata has more than {_TEXT} characters", path=path)
         if value is None or type(value) in (bool, int, str):
             return value
         if type(value) is float:

@@ -36,36 +36,32 @@ class Memory:
         self._source = source
         self._device = device
         self._mapped = mapped
-        self._storages: dict[ByteRange, torch.UntypedStorage] = {}
+        self._storages: dict[tuple[int, int], torch.UntypedStorage] = {}
         self._maps: dict[int, mmap.mmap] = {}
         self._room = max(_GROWTH * source.length, _EXPANSION)
 
     def tensor(self, part: Part) -> torch.Tensor:
         """The tensor of one part. Raises Refused for a dtype that this torch has not, and for an expanded view."""
         view = part.view
-        dtype = TORCH_DTYPES.get(part.dtype.name)
-        stored = TORCH_DTYPES.get(view.dtype.name)
+        dtype, stored = TORCH_DTYPES.get(part.dtype.name), TORCH_DTYPES.get(view.dtype.name)
         if dtype is None or stored is None:
             raise Refused(f"has dtype {part.dtype.name}, which torch {torch.__version__} does not have")
-        if view.nbytes > max(view.storage.length, _EXPANSION):
-            raise Refused(f"expands {view.storage.length} bytes to {view.nbytes}, over the limit of {_EXPANSION}")
+        where, nbytes = view.storage, view.nbytes
+        if nbytes > where.length and nbytes > _EXPANSION:
+            raise Refused(f"expands {where.length} bytes to {nbytes}, over the limit of {_EXPANSION}")
         steps = steps_of(view) if part.rule in _SAME else (*steps_of(view), Step(part.rule, view.dtype.itemsize))
         other = stored != dtype or part.shape != view.shape
-        if not part.nbytes:
+        if not nbytes:
             made = torch.empty(part.shape, dtype=dtype)
-        elif steps or view.storage.offset % view.dtype.component or (other and not view.contiguous):
+        elif steps or where.offset % view.dtype.component or (other and not view.contiguous):
             made = self._gathered(view, steps).view(dtype).reshape(part.shape)
         else:
-            storage = self._storage(view.storage)
+            key = where.offset, where.length
+            storage = self._storages.get(key) or self._storages.setdefault(key, self._flat(where).untyped_storage())
             made = torch.empty(0, dtype=stored).set_(storage, view.offset, view.shape, view.stride)
             if other:
                 made = made.view(dtype).view(part.shape)
         return made if self._device.type == "cpu" else made.to(self._device)
-
-    def _storage(self, where: ByteRange) -> torch.UntypedStorage:
-        if where not in self._storages:
-            self._storages[where] = self._flat(where).untyped_storage()
-        return self._storages[where]
 
     def _flat(self, where: ByteRange) -> torch.Tensor:
         if not self._mapped:
