@@ -290,7 +290,7 @@ FAULTS: list[tuple[str, bytes, int, str]] = [
     ("BUILD on None", a.asm(a.NONE, a.NONE, a.BUILD, a.STOP), 2, "BUILD on a NoneType"),
     ("BUILD on a global", a.asm(G, a.NONE, a.BUILD, a.STOP), len(G) + 1, "BUILD on a Global"),
     ("BUILD on a list", a.asm(a.EMPTY_LIST, a.NONE, a.BUILD, a.STOP), 2, "BUILD on a list"),
-    ("OBJ without a class", a.asm(a.MARK, a.OBJ, a.STOP), 1, "bad argument"),
+    ("OBJ without a class", a.asm(a.MARK, a.OBJ, a.STOP), 1, "OBJ has no class to call"),
     ("STACK_GLOBAL of numbers", a.asm(a.NONE, a.NONE, a.STACK_GLOBAL, a.STOP), 2, "have to be text"),
     ("STACK_GLOBAL of bytes", a.asm(a.value(b"os"), a.value(b"system"), a.STACK_GLOBAL), 18, "have to be text"),
     ("GLOBAL without a name", b"cos\n", 0, "has no end"),

@@ -58,7 +58,8 @@ def run(data: bytes, start: int = 0, limits: Limits = LIMITS, heard: Heard | Non
                 for _ in repeat(None, _STEPS if machine.framed else 0):
                     began, pos = pos, table[data[pos]](pos + 1)
                     if began < machine.frame_end < pos:
-                        raise Malformed(f"an opcode reaches over the end of its frame at {machine.frame_end}")
+                        what = f"an opcode reaches over the end of its frame at {machine.frame_end}"
+                        raise Malformed(what, offset=began)
                 _check_limits(machine)
         raise Refused(f"is over the limit of {limits.opcodes} opcodes")
     except Stop as stop:
