@@ -28,6 +28,7 @@ from .report import Record
 from .schemas import BY_NAME_CURRENT
 from .torch_classes import Library, quiet
 from .torch_dequantize import dequantize as dequantized
+from .torch_kept import rebuild
 from .torch_live import live_checkpoint
 from .torch_shards import index_in, open_shards
 from .torch_tensors import Memory
@@ -163,8 +164,8 @@ def _builder(checkpoint: Checkpoint, library: Library) -> Build:
 
     def build(weight: Weight, parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
         kind = str(weight.kind)
-        if kind not in BY_NAME_CURRENT:
-            raise Refused(f"is a {weight.origin or kind}, which depickle stores and does not rebuild")
+        if weight.origin is not None:
+            return rebuild(library, weight, parts)
         if v1 and kind == "Int8Tensor":
             return library.build_v1(weight, parts)
         if library.find(BY_NAME_CURRENT[kind]) is not None and library.installed(kind) is None:

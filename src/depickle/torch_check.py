@@ -249,8 +249,10 @@ def _spelled(value: Any) -> Any:
     """A header's JSON in the form of `plain`."""
     if isinstance(value, list):
         return [_spelled(item) for item in value]
-    if not isinstance(value, dict) or set(value) != {"_type", "_data"}:
+    if not isinstance(value, dict):
         return value
+    if set(value) != {"_type", "_data"}:
+        return {key: _spelled(item) for key, item in value.items()}
     name, data = value["_type"], value["_data"]
     if name == "torch.dtype":
         return f"torch.{data}"

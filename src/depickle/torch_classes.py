@@ -22,9 +22,11 @@ import torch
 from .attributes import data_of
 from .errors import Malformed, Refused
 from .schemas import (
+    BY_CLASS,
     BY_NAME_CURRENT,
     BY_SHORT_NAME,
     ENUM_BY_NAME,
+    FUNCTIONS,
     RECORD_BY_NAME,
     Attribute,
     Enum,
@@ -96,6 +98,16 @@ class Library:
                     (one for one in places if isinstance(one, type) and issubclass(one, wanted)), None
                 )
         return self._found[key]
+
+    def named(self, full: str) -> Any:
+        """What the installed torchao has under a full name, if that name is in one of our tables."""
+        if full not in BY_CLASS and full not in FUNCTIONS:
+            return None
+        module, _, name = full.rpartition(".")
+        with quiet():
+            found = getattr(_module(module), name, None)
+        is_class = isinstance(found, type) and issubclass(found, torch.Tensor)
+        return found if is_class or full in FUNCTIONS else None
 
     def installed(self, kind: str) -> Installed | None:
         """A class of today, None if this release does not have it, or has it in a form that we do not know."""

@@ -16,6 +16,7 @@ for folder in (HERE, HERE.parent):
 import readings  # noqa: E402 - needs the path
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All of them share the readings, so that with several workers they belong to one."""
     for item in items:
