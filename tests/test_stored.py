@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.assemble import safetensors_file
 
 import depickle
+from assemble import safetensors_file
 
 INT8: dict[str, Any] = {
     "_type": "Int8Tensor",
