@@ -52,7 +52,7 @@ def _linear_activation(weight: Weight, read: Bytes) -> Weight:
     """LinearActivationQuantizedTensor: a weight, and a function that quantises the activation."""
     inner = weight.parts.get("original_weight_tensor")
     function = data_of(weight.attributes.get("input_quant_func"), "function")
-    kwargs = weight.attributes.get("quant_kwargs") or {}
+    kwargs = weight.attributes.get("quant_kwargs")
     if not isinstance(inner, Weight) or not isinstance(function, str) or not isinstance(kwargs, dict):
         raise Malformed("LinearActivationQuantizedTensor lacks its weight or its function")
     _only(weight, {"original_weight_tensor"}, {"input_quant_func", "quant_kwargs"})
