@@ -19,6 +19,7 @@ from urllib.parse import quote
 from .archive import open_archive
 from .attributes import GETATTR, is_enum_access
 from .checkpoint import ACCEPTED
+from .collector import paused
 from .errors import Error, Malformed, Refused, show
 from .harmful import is_harmful
 from .inert import Call, Global
@@ -73,7 +74,7 @@ class Scan:
 
 def scan(path: str | os.PathLike[str]) -> Scan:
     """Judge one file. Raises OSError if it cannot be read, Malformed if it is empty or no regular file."""
-    with FileSource(path) as source:
+    with paused(), FileSource(path) as source:
         if source.length == 0:
             raise Malformed("is empty", file=source.name)
         problems: list[str] = []

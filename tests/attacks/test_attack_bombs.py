@@ -170,7 +170,7 @@ def quadratic_growth():
     yield "items-of-an-object", file(ordered, *(asm(integer(i), NONE, SETITEM) for i in range(100_000)))
     yield "reduces", file(GLOBAL("collections", "OrderedDict"), asm(EMPTY_TUPLE, REDUCE) * 100_000)
     yield "tuples-of-all", file(MARK, asm(NONE) * 100_000, TUPLE, asm(DUP, POP) * 100_000)
-    yield "globals", file(asm(GLOBAL("a", "b"), POP) * 100_000, EMPTY_DICT), "a[. ]b"
+    yield "globals", file(asm(GLOBAL("a", "b"), POP) * 50_000, EMPTY_DICT), "a[. ]b"
     yield "persistent-ids", file(asm(NONE, b"Q", POP) * 100_000, EMPTY_DICT), ""
 
 
@@ -218,7 +218,7 @@ def one_storage_many_names():
     body = asm(shared, EMPTY_DICT, MARK, *entries, SETITEMS)
     yield "plain", torch_file(program(body), data)
     yield "tagged", torch_file(checkpoint(TE, {}, body), data)
-    windows = {f"a.w{i}": tensor(numel=2**18, shape=(2**17,), offset=i) for i in range(10_000)}
+    windows = {f"a.w{i}": tensor(numel=2**18, shape=(2**17,), offset=i) for i in range(4_000)}
     yield "overlapping-windows", torch_file(state_dict(windows), data)
 
 
