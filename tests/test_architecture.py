@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("digest", "writer", "manifest", "compare", "parallel", "opening", "report"),
     ("verification", "conversion", "inspection", "scanning"),
     ("torch",),
-    ("terminal", "cli", "__main__", "__init__"),
+    ("terminal", "console", "cli", "__main__", "__init__"),
 )
 PLACE = {name: (i, j) for i, layer in enumerate(LAYERS) for j, name in enumerate(layer)}
 # Imports upwards, inside functions: an extra that is loaded when it is asked for.
@@ -142,8 +142,8 @@ def test_nothing_is_executed_or_imported_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_only_the_command_line_prints_and_exits(name: str) -> None:
-    """`print` and `sys.exit` are in cli.py and __main__.py alone."""
-    if name in ("cli", "__main__"):
+    """`print` and `sys.exit` are in console.py and __main__.py alone."""
+    if name in ("console", "__main__"):
         return
     for node in ast.walk(TREES[name]):
         if isinstance(node, ast.Call):

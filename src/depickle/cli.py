@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. All printing and all exit statuses of depickle are here.
+"""The command line: parse, call, print. All exit statuses of depickle are decided here and in `console`.
 
 Results go to stdout (JSON lines, or text on a terminal), everything else to stderr. Exit status: 0 done; 1 refused
 or mismatched; 2 usage, input or output, or malformed input; the worst of several sources; 130 and 143 after SIGINT
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import io
 import json
 import os
 import signal
@@ -20,23 +19,19 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from ._version import __version__
-from .errors import Error, Malformed, Mismatch, show
+from .console import DECLINED, DONE, FAILED, Unheard, attempt, complain, flush, open_streams, say, tell
+from .errors import show
 
 if TYPE_CHECKING:
     from .digest import Stop
     from .options import Options
     from .terminal import Progress
 
-_DONE, _DECLINED, _FAILED = 0, 1, 2
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Interrupted(BaseException):
     """SIGINT or SIGTERM arrived."""
-
-
-class _Unheard(Exception):
-    """Standard output takes nothing more; the cause is an OSError."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,18 +43,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError:  # not in the main thread: whoever runs us there handles signals
         pass
     try:
-        _open_streams()
+        open_streams()
         try:
             args = _parser().parse_args(argv)
         except SystemExit:
-            _flush()
+            flush()
             raise
         status: int = args.run(args)
-        _flush()
+        flush()
     except _Interrupted as error:
         status = 128 + int(error.args[0])
-    except _Unheard as error:
-        status = _FAILED if isinstance(error.__cause__, BrokenPipeError) else _complain(error.__cause__)
+    except Unheard as error:
+        status = FAILED if isinstance(error.__cause__, BrokenPipeError) else complain(error.__cause__)
     return status
 
 
@@ -67,49 +62,6 @@ def _interrupt(number: int, frame: object) -> NoReturn:
     for other in _SIGNALS:
         signal.signal(other, signal.SIG_IGN)  # what begins now is the cleaning up
     raise _Interrupted(number)
-
-
-def _open_streams() -> None:
-    """Give a stream to whoever started us without one, so that no file of ours gets its number; text that a stream
-    cannot spell is escaped."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - for the life of the process
-    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-
-
-def _say(text: str) -> None:
-    """Print a result. Raises _Unheard if nobody takes it; then nothing stays in a buffer to fail at the end."""
-    try:
-        print(text, flush=True)
-    except OSError as error:
-        _unheard(error)
-
-
-def _flush() -> None:
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        _unheard(error)
-
-
-def _unheard(error: OSError) -> NoReturn:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    error.filename = "standard output"
-    raise _Unheard from error
-
-
-def _tell(text: str) -> None:
-    """Print a line to stderr; if nobody hears it, the exit status tells."""
-    try:
-        print(text, file=sys.stderr, flush=True)
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -231,7 +183,7 @@ def _convert(args: argparse.Namespace) -> int:
         check_batch(args.sources, args.out_dir, options, args.report)
         report = _Report(args) if args.report and not args.dry_run else None
     except (UsageError, OSError) as error:
-        return _complain(error)
+        return complain(error)
     args.digests, args.lock = {}, Lock()
     one = _dry_run if args.dry_run else _convert_one
     try:
@@ -239,7 +191,7 @@ def _convert(args: argparse.Namespace) -> int:
             jobs = [partial(_job, one, src, args, options, report, progress) for src in args.sources]
             worst = max(run_all(jobs, workers=args.jobs))
         if args.manifest and args.digests:
-            worst = max(worst, _attempt(lambda: _update_manifest(args)))
+            worst = max(worst, attempt(lambda: _update_manifest(args)))
         return worst
     finally:
         if report is not None:
@@ -256,7 +208,7 @@ def _job(
     stop: Stop,
 ) -> int:
     """One source of the batch: its failure does not stop the others."""
-    return _attempt(lambda: one(src, args, options, report, progress, stop))
+    return attempt(lambda: one(src, args, options, report, progress, stop))
 
 
 def _convert_one(
@@ -275,10 +227,10 @@ def _convert_one(
             if report is not None:
                 report.append(line)
         finally:
-            _say(shown)
+            say(shown)
     if not args.quiet:
         for warning in record.warnings:
-            _tell(f"depickle: {show(record.src)}: note: {warning}")
+            tell(f"depickle: {show(record.src)}: note: {warning}")
 
 
 def _update_manifest(args: argparse.Namespace) -> None:
@@ -297,9 +249,9 @@ def _dry_run(
     with open_checkpoint(src, key=options.key, keep_unsupported=options.keep_unsupported) as checkpoint:
         dst, layout = plan(checkpoint, args.out_dir, options)
         if args.json:
-            _say(json.dumps({"plan": 1, "sources": [src], "dst": dst, "files": layout.as_json()}))
+            say(json.dumps({"plan": 1, "sources": [src], "dst": dst, "files": layout.as_json()}))
         else:
-            _say(plan_text(src, dst, layout))
+            say(plan_text(src, dst, layout))
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -309,9 +261,9 @@ def _verify(args: argparse.Namespace) -> int:
     def act() -> None:
         with Progress(quiet=args.quiet) as progress:
             result = verify(args.src, args.dst, key=args.key, progress=progress.file(os.path.basename(args.dst)))
-        _say(json.dumps(result.as_json()))
+        say(json.dumps(result.as_json()))
 
-    return _attempt(act)
+    return attempt(act)
 
 
 def _inspect(args: argparse.Namespace) -> int:
@@ -320,9 +272,9 @@ def _inspect(args: argparse.Namespace) -> int:
 
     def act() -> None:
         found = inspect(args.file, key=args.key)
-        _say(json.dumps(found.as_json()) if args.json else inspection_text(found))
+        say(json.dumps(found.as_json()) if args.json else inspection_text(found))
 
-    return _attempt(act)
+    return attempt(act)
 
 
 def _scan(args: argparse.Namespace) -> int:
@@ -335,24 +287,13 @@ def _scan(args: argparse.Namespace) -> int:
         result = scan(path)
         found.append(result)
         if not args.sarif:
-            _say(json.dumps(result.as_json()) if args.json else scan_text(result))
+            say(json.dumps(result.as_json()) if args.json else scan_text(result))
 
-    worst = max(_attempt(lambda: one(path)) for path in args.files)  # noqa: B023 - called at once
+    worst = max(attempt(lambda: one(path)) for path in args.files)  # noqa: B023 - called at once
     if args.sarif:
-        _say(json.dumps(as_sarif(found, __version__), indent=1))
+        say(json.dumps(as_sarif(found, __version__), indent=1))
     declined = {"dangerous"} if args.allow_unknown else {"dangerous", "unknown"}
-    return max(worst, _DECLINED if any(result.verdict in declined for result in found) else _DONE)
-
-
-def _attempt(act: Callable[[], None]) -> int:
-    """Run one piece of work; turn every defined failure into a line and a status."""
-    from .options import UsageError
-
-    try:
-        act()
-    except (Error, UsageError, OSError, MemoryError) as error:
-        return _complain(error)
-    return _DONE
+    return max(worst, DECLINED if any(result.verdict in declined for result in found) else DONE)
 
 
 class _Report:
@@ -375,17 +316,3 @@ class _Report:
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)
-
-
-def _complain(error: BaseException | None) -> int:
-    """One line on stderr, with further findings of a mismatch below it; return the exit status."""
-    text = str(error)
-    if isinstance(error, OSError):
-        text = ": ".join(show(str(part)) for part in (error.filename, error.strerror or error) if part is not None)
-    elif isinstance(error, MemoryError):
-        text = "out of memory"
-    _tell(f"depickle: {show(text, 2000)}")
-    if isinstance(error, Mismatch):
-        for finding in error.findings[1:]:
-            _tell(f"  {show(finding, 2000)}")
-    return _DECLINED if isinstance(error, Error) and not isinstance(error, Malformed) else _FAILED
