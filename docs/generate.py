@@ -74,6 +74,21 @@ depickle reads), `dangerous` (one is known to do harm), `unknown` (neither, or t
 that breaks off is judged by what it named until then. The exit status is 1 unless every file is clean.
 
 A verdict is a report and no promise: what `convert` accepts is decided by what it knows to read, never by this.""",
+    "mirror resolve": """\
+`UNSLOTH_DIFFUSION_PREQUANT_MIRROR` holds one or more roots, separated as in PATH, each laid out as `ROOT/OWNER/NAME/FILE`;
+`~` is expanded, blank roots are skipped. Asked for a `.pt` or `.pth`, each root in turn is asked for the `.safetensors` file
+beside it, if its header can be read here, and then for the pickle itself.
+
+A name with a part that is empty, `.`, `..` or holds a backslash, a file that is not a regular one, and one that a link leads
+out of its root to, are no hit. The status is 1 if there is none; every place that was looked at then stands on standard
+error with its reason, and so does a converted file that was passed over.""",
+    "mirror list": """\
+One line per file, root by root: the repository, the file as it would be asked for, and what that root alone would open. A
+folder that is reached twice, by a link, is shown once.""",
+    "mirror verify": """\
+For every pickle with a converted file beside it: the name, size and SHA-256 that the converted file records must be the
+pickle's, and the pair must pass `verify`. Prints one JSON object per pair ([schema](schemas/verification.v1.json)); a pair
+that fails has its line on standard error, and the worst status is the exit status.""",
 }
 
 # What an option does beside its help.
@@ -122,6 +137,9 @@ OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--sarif": "For tools that show code-scanning results; what is clean is left out.",
         "--allow-unknown": "",
     },
+    "mirror resolve": {"repo": "", "file": ""},
+    "mirror list": {"--json": "[Schema](schemas/mirror.v1.json)."},
+    "mirror verify": {"--quiet": ""},
 }
 
 # --- maps -----------------------------------------------------------------------------------------------------------
@@ -383,8 +401,14 @@ def _same_keys(what: str, prose: Mapping[str, object], wanted: set[str]) -> None
         raise SystemExit(f"{what}: no prose for {sorted(missing)}, nothing for the prose of {sorted(odd)}")
 
 
-def _subparsers(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
-    return next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction)).choices
+def _commands(parser: argparse.ArgumentParser, above: str = "") -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
+    """Every command with its help and its parser; those of a command that has commands itself in place of it."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            helps = {choice.dest: str(choice.help) for choice in action._choices_actions}
+            for name, sub in action.choices.items():
+                below = list(_commands(sub, f"{above}{name} "))
+                yield from below or [(f"{above}{name}", helps[name], sub)]
 
 
 def _own_actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
@@ -410,17 +434,16 @@ def _usage(name: str, actions: Mapping[str, argparse.Action]) -> str:
 def cli_page() -> str:
     """docs/cli.md."""
     parser = _parser()
-    commands = _subparsers(parser)
-    _same_keys("commands", COMMANDS, set(commands))
+    commands = list(_commands(parser))
+    _same_keys("commands", COMMANDS, {name for name, _, _ in commands})
     lines = [MARK, "", "# Command line", "", str(parser.description), "", INTRO, "", "```", "depickle --version"]
-    lines += [_usage(name, _own_actions(sub)) for name, sub in commands.items()]
+    lines += [_usage(name, _own_actions(sub)) for name, _, sub in commands]
     lines += ["depickle COMMAND --help", "```", "", "## Exit status", "", *_table(("status", "meaning"), list(EXIT))]
     lines += [AFTER_EXIT, ""]
-    helps = {a.dest: str(a.help) for a in parser._subparsers._group_actions[0]._choices_actions}  # type: ignore[union-attr]
-    for name, sub in commands.items():
+    for name, said, sub in commands:
         actions = _own_actions(sub)
         _same_keys(f"options of {name}", OPTIONS[name], set(actions))
-        lines += [f"## depickle {name}", "", helps[name][0].upper() + helps[name][1:] + ".", "", COMMANDS[name], ""]
+        lines += [f"## depickle {name}", "", said[0].upper() + said[1:] + ".", "", COMMANDS[name], ""]
         rows = [
             (f"`{_spelled(key, action)}`", ". ".join(filter(None, (str(action.help), OPTIONS[name][key]))))
             for key, action in actions.items()

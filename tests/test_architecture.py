@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("checkpoint", "header"),
     ("layout", "outputs"),
     ("digest", "writer", "manifest", "compare", "parallel", "opening", "report"),
-    ("verification", "conversion", "inspection", "scanning"),
+    ("verification", "conversion", "inspection", "scanning", "mirror"),
     ("torch",),
     ("terminal", "console", "cli", "__main__", "__init__"),
 )

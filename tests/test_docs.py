@@ -6,6 +6,7 @@ a folder that holds the examples and a hostile file. Python blocks are run too, 
 
 from __future__ import annotations
 
+import argparse
 import ast
 import contextlib
 import inspect
@@ -111,9 +112,17 @@ def test_every_row_stands_in_classes_md() -> None:
         assert all(f"`{module}`" in text for module in row.modules)
 
 
+def _commands(parser: argparse.ArgumentParser, above: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, sub in action.choices.items():
+                yield from list(_commands(sub, f"{above}{name} ")) or [(f"{above}{name}", sub)]
+
+
 def test_every_command_and_option_stands_in_cli_md() -> None:
     text = (DOCS / "cli.md").read_text(encoding="utf-8")
-    commands = next(action.choices for action in _parser()._actions if action.choices)
+    commands = dict(_commands(_parser()))
+    assert {"convert", "scan"} < set(commands)
     for name, parser in commands.items():
         section = text.partition(f"## depickle {name}\n")[2].partition("\n## ")[0]
         assert section, name
@@ -275,6 +284,15 @@ def test_output_agrees_with_the_schemas(source: str, say: Callable[..., str], tm
 
 def test_a_dangerous_scan_agrees_with_its_schema(desk: Path, say: Callable[..., str]) -> None:
     _valid("scan", say("scan", "--json", str(desk / "evil.pt")))
+
+
+def test_a_mirror_agrees_with_its_schema(desk: Path, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = desk / "root" / "acme" / "tiny"
+    folder.mkdir(parents=True)
+    shutil.copy(desk / "model.pt", folder)
+    (folder / "model.safetensors").write_bytes(b"no header")
+    monkeypatch.setenv("UNSLOTH_DIFFUSION_PREQUANT_MIRROR", str(desk / "root"))
+    _valid("mirror", say("mirror", "list", "--json"))
 
 
 # --- errors and limits ----------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -85,15 +86,23 @@ def test_import_loads_nothing_heavy() -> None:
     assert not {"dataclasses", "hashlib", "argparse", "rich", *FORBIDDEN} & new
 
 
-@pytest.mark.parametrize("command", ["convert", "dry run", "inspect", "scan", "verify"])
-def test_commands_never_load_pickle_torch_or_numpy(command: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["convert", "dry run", "inspect", "mirror", "scan", "verify"])
+def test_commands_never_load_pickle_torch_or_numpy(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A whole run of each command, over files that convert and one with numpy inside, leaves them out of
     `sys.modules`."""
+    folder = tmp_path / "root" / "acme" / "tiny"
+    folder.mkdir(parents=True)
+    shutil.copy(SOURCES[0], folder / "model.pt")
+    depickle.convert(folder / "model.pt", folder)
+    monkeypatch.setenv("UNSLOTH_DIFFUSION_PREQUANT_MIRROR", str(tmp_path / "root"))
     out = ["--out-dir", str(tmp_path)]
     words = {
         "convert": [["convert", *map(str, SOURCES), *out, "--report", str(tmp_path / "r"), "--pretty"]],
         "dry run": [["convert", *map(str, SOURCES), *out, "--dry-run"]],
         "inspect": [["inspect", str(path)] for path in SOURCES],
+        "mirror": [["mirror", "resolve", "acme/tiny", "model.pt"], ["mirror", "list"], ["mirror", "verify"]],
         "scan": [["scan", *map(str, SOURCES)]],
         "verify": [
             ["convert", str(SOURCES[0]), *out],

@@ -75,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     _verify_parser(verbs)
     _inspect_parser(verbs)
     _scan_parser(verbs)
+    _mirror_parser(verbs)
     return parser
 
 
@@ -156,6 +157,21 @@ def _scan_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     add("--json", action="store_true", help="one JSON line per file")
     add("--sarif", action="store_true", help="one SARIF 2.1.0 log for all files")
     add("--allow-unknown", action="store_true", help="exit with 1 for dangerous files only, not for unknown ones")
+
+
+def _mirror_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = verbs.add_parser("mirror", help="look into the local mirror that UNSLOTH_DIFFUSION_PREQUANT_MIRROR names")
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parser = verbs.add_parser("resolve", help="print the file that a studio would open, or say why there is none")
+    parser.set_defaults(run=_mirror_resolve)
+    parser.add_argument("repo", metavar="OWNER/NAME", help="the repository")
+    parser.add_argument("file", metavar="FILE", help="the file in it, such as model.pt or folder/model.pt")
+    parser = verbs.add_parser("list", help="show every pickle and converted file of the roots")
+    parser.set_defaults(run=_mirror_list)
+    parser.add_argument("--json", action="store_true", help="one JSON line per file")
+    parser = verbs.add_parser("verify", help="prove every pair of a pickle and a converted file")
+    parser.set_defaults(run=_mirror_verify)
+    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
 
 
 # --- verbs ----------------------------------------------------------------------------------------------------------
@@ -294,6 +310,53 @@ def _scan(args: argparse.Namespace) -> int:
         say(json.dumps(as_sarif(found, __version__), indent=1))
     declined = {"dangerous"} if args.allow_unknown else {"dangerous", "unknown"}
     return max(worst, DECLINED if any(result.verdict in declined for result in found) else DONE)
+
+
+def _mirror_resolve(args: argparse.Namespace) -> int:
+    from .mirror import VARIABLE, resolve
+
+    found = resolve(args.repo, args.file)
+    if found.path is not None:
+        for note in found.notes:
+            tell(f"depickle: note: {show(note, 400)}")
+        say(found.path)
+        return DONE
+    tell(f"depickle: {show(args.repo)}: no root has {show(args.file)}")
+    for one in found.tries:
+        tell(f"  {show(one.path, 1000)}: {show(str(one.problem), 400)}")
+    if not found.tries:
+        tell(f"  {VARIABLE} names no root")
+    return DECLINED
+
+
+def _mirror_list(args: argparse.Namespace) -> int:
+    from .mirror import entries
+    from .terminal import entry_text
+
+    def act() -> None:
+        for entry in entries():
+            say(json.dumps(entry.as_json()) if args.json else entry_text(entry))
+
+    return attempt(act)
+
+
+def _mirror_verify(args: argparse.Namespace) -> int:
+    from .mirror import Entry, entries, verify
+    from .terminal import Progress
+
+    worst = DONE
+    with Progress(quiet=args.quiet) as progress:
+
+        def one(pair: Entry) -> None:
+            say(json.dumps(verify(pair, progress=progress.file(pair.file)).as_json()))
+
+        def every() -> None:
+            nonlocal worst
+            for pair in entries():
+                if pair.pickle is not None and pair.converted is not None:
+                    worst = max(worst, attempt(partial(one, pair)))
+
+        return max(attempt(every), worst)
 
 
 class _Report:

@@ -16,6 +16,7 @@ from .errors import show
 if TYPE_CHECKING:  # only the values that a verb has made are shown; their modules are loaded by then
     from .inspection import Inspection
     from .layout import Layout
+    from .mirror import Entry
     from .report import Record
     from .scanning import Scan
 
@@ -165,3 +166,11 @@ def scan_text(found: Scan) -> str:
         if len(mentions) > _SHOWN:
             lines.append(f"  {verdict:<9} and {len(mentions) - _SHOWN} more (all of them with --json)")
     return "\n".join([*lines, *(f"  problem   {show(text, 400)}" for text in found.problems)])
+
+
+def entry_text(entry: Entry) -> str:
+    """A file of a mirror, and what a studio opens for it, for a person."""
+    answer = entry.answer()
+    opens = "nothing" if answer.path is None else "converted" if answer.path == entry.converted else "pickle"
+    lines = [f"{show(entry.repo)} {show(entry.file)} in {show(entry.root)}: opens {opens}"]
+    return "\n".join([*lines, *(f"  problem   {show(note, 400)}" for note in answer.notes)])
