@@ -116,6 +116,9 @@ OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--keep-unsupported": "Also for v1 weights without an exact map. Every part and attribute is stored, under a type "
         "that begins with `depickle/`, so that no other reader takes the weight for one that it knows "
         "([format.md](format.md)).",
+        "--target": "`unsloth` is the container of Unsloth's pre-quantised checkpoints: root names (without a dot) get a "
+        "prefix. `hf` stores and lists them under their own name, as transformers and diffusers want it; tag and metadata "
+        "stay. A file that is the same for both says so in the record's `serves`.",
         "--check-with": "Needs the extra `torch`. Both files are loaded with the installed torch and torchao and compared "
         "class by class, before the output gets its name; the record's `reader` names the releases.",
         "--dry-run": "Nothing is written and no tensor is read.",

@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "depickle"
 # A module imports from the layers above its own and from those named before it in its own. A package stands for its
 # modules; `torch` for all whose names begin so.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_version", "errors", "limits", "collector", "locks", "options", "harmful"),
+    ("_version", "errors", "limits", "collector", "locks", "targets", "options", "harmful"),
     ("ranges", "dtypes", "inert", "rules", "schemas"),
     ("opcodes", "vm", "strided", "archive"),
     ("tensors", "attributes", "statedict", "metadata", "weights", "current", "affine", "lift"),

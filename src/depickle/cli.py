@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from ._version import __version__
 from .console import DECLINED, DONE, FAILED, Unheard, attempt, complain, flush, open_streams, say, tell
 from .errors import show
+from .targets import TARGETS
 
 if TYPE_CHECKING:
     from .digest import Stop
@@ -117,6 +118,7 @@ def _convert_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="torch",
         help="also compare live objects of the installed torch and torchao",
     )
+    add("--target", choices=list(TARGETS), help="whom the result is for; by default what the source's format says")
     add("--dry-run", action="store_true", help="print the plan: which output bytes come from which source bytes")
     add("--json", action="store_true", help="with --dry-run: the plan as JSON")
     add("--pretty", action="store_true", help="records as text for people, also when stdout is no terminal")
@@ -193,6 +195,7 @@ def _convert(args: argparse.Namespace) -> int:
             args.key,
             args.keep_unsupported,
             args.check_with,
+            args.target,
         )
         if args.json and not args.dry_run:
             raise UsageError("--json goes with --dry-run; records are JSON already")

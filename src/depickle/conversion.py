@@ -26,6 +26,7 @@ from .opening import open_checkpoint, open_output
 from .options import Options, UsageError, check_batch, destination
 from .outputs import safetensors
 from .outputs.names import kept_warnings, reader_warnings
+from .outputs.plans import output_of
 from .parallel import Linked, run_all
 from .ranges import FileSource
 from .report import Record
@@ -46,9 +47,8 @@ def plan(checkpoint: Checkpoint, out_dir: str | os.PathLike[str], options: Optio
         revision=options.revision,
         earlier=checkpoint.provenance,
     )
-    dst = destination(checkpoint.source.path, out_dir, options.repo)
-    layout = safetensors.plan(checkpoint, os.path.basename(dst), provenance, drop_ties=options.drop_tied_copies)
-    return dst, layout
+    dst = destination(checkpoint.source.path, out_dir, options)
+    return dst, output_of(checkpoint, options).plan(checkpoint, os.path.basename(dst), provenance, options)
 
 
 _EXPANSION: Final = 64 * 1024 * 1024  # a bias that was expanded over a batch is far smaller
@@ -87,6 +87,7 @@ def convert(
     key: str | None = None,
     keep_unsupported: bool = False,
     check_with: str | None = None,
+    target: str | None = None,
     progress: Callable[[int, int], None] | None = None,
     stop: Stop | None = None,
 ) -> Record:
@@ -97,7 +98,7 @@ def convert(
     ends with `Cancelled`.
     """
     options = Options(
-        repo, revision, sha256, trust_sha256, drop_tied_copies, overwrite, key, keep_unsupported, check_with
+        repo, revision, sha256, trust_sha256, drop_tied_copies, overwrite, key, keep_unsupported, check_with, target
     )
     check_batch([os.fspath(src)], os.fspath(out_dir), options)
     started = time.monotonic()
@@ -341,6 +342,7 @@ def _record(
         src_sha256_checked=options.trust_sha256 is None,
         rules=file.rules,
         activation=checkpoint.activation,
+        serves=output_of(checkpoint, options).serves(checkpoint, options),
         normalised=checkpoint.normalised,
         warnings=(*checkpoint.warnings, *reader_warnings(checkpoint.weights), *kept_warnings(checkpoint.weights)),
     )

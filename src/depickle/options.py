@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from .targets import TARGETS, UNSLOTH
+
 _SUFFIXES: Final = (".pt", ".pth", ".bin", ".safetensors")
 _HEX: Final = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -29,6 +31,7 @@ class Options:
     key: str | None = None
     keep_unsupported: bool = False
     check_with: str | None = None
+    target: str | None = None
 
     def __post_init__(self) -> None:
         if self.repo is not None:
@@ -42,14 +45,18 @@ class Options:
             raise UsageError("--sha256 checks the digest and --trust-sha256 does not: give one of them")
         if self.check_with not in (None, "torch"):
             raise UsageError(f"--check-with takes torch, not {self.check_with!r}")
+        if self.target is not None and self.target not in TARGETS:
+            raise UsageError(f"--target takes {', '.join(TARGETS)}, not {self.target!r}")
 
 
-def destination(src: str | os.PathLike[str], out_dir: str | os.PathLike[str], repo: str | None = None) -> str:
-    """Where `src` goes: DIR[/OWNER/NAME]/STEM.safetensors, STEM being the name less a known suffix."""
+def destination(src: str | os.PathLike[str], out_dir: str | os.PathLike[str], options: Options) -> str:
+    """Where `src` goes: DIR[/OWNER/NAME]/STEM.safetensors, STEM being the name less a known suffix; the target says
+    what follows the stem."""
     name = os.path.basename(os.path.normpath(os.fspath(src)))
     stem, suffix = os.path.splitext(name)
     stem = stem if suffix.lower() in _SUFFIXES and stem else name
-    return os.path.join(os.fspath(out_dir), *(repo.split("/") if repo else ()), f"{stem}.safetensors")
+    parts = options.repo.split("/") if options.repo else ()
+    return os.path.join(os.fspath(out_dir), *parts, stem + TARGETS[options.target or UNSLOTH].suffix)
 
 
 def check_batch(sources: Iterable[str], out_dir: str, options: Options, report: str | None = None) -> None:
@@ -61,7 +68,7 @@ def check_batch(sources: Iterable[str], out_dir: str, options: Options, report: 
         raise UsageError("--sha256 and --trust-sha256 go with one source")
     taken: dict[str, str] = {}
     for src in listed:
-        dst = destination(src, out_dir, options.repo)
+        dst = destination(src, out_dir, options)
         place = os.path.join(os.path.realpath(os.path.dirname(dst) or "."), os.path.normcase(os.path.basename(dst)))
         if place in taken:
             raise UsageError(f"{taken[place]} and {src} would both become {dst}")

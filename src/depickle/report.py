@@ -12,7 +12,8 @@ from .schemas import Json
 class Record:
     """What happened to one file; the fields of the contract first, in its order.
 
-    Sizes are in bytes, digests SHA-256 in hexadecimal, `seconds` wall time.
+    Sizes are in bytes, digests SHA-256 in hexadecimal, `seconds` wall time. `serves`: every --target that this very
+    file would be made for.
     """
 
     src: str
@@ -35,6 +36,7 @@ class Record:
     src_sha256_checked: bool
     rules: Mapping[str, int]
     activation: str
+    serves: tuple[str, ...]
     normalised: tuple[str, ...]
     warnings: tuple[str, ...]
 

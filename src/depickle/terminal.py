@@ -104,6 +104,7 @@ def record_text(record: Record) -> str:
         + ("" if record.src_sha256_checked else " NOT CHECKED"),
         f"  result  sha256 {record.dst_sha256} ({size_text(record.dst_bytes)})",
     ]
+    lines.append(f"  serves  {', '.join(record.serves) or 'no reader but depickle'}")
     if record.rules:
         lines.append("  rules   " + ", ".join(f"{name} ({count} tensors)" for name, count in record.rules.items()))
     lines += [f"  dropped {show(alias)} (is {show(origin)})" for alias, origin in record.tied_copies_dropped.items()]

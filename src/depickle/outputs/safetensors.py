@@ -20,10 +20,12 @@ from ..dtypes import DType
 from ..errors import Malformed, Refused, located, show
 from ..header import MAX_HEADER, Header, encode, entry_json, length_prefix, read_header, sort_key
 from ..layout import Copy, Head, Layout, OutFile, SourceDigest, Transform
+from ..options import Options
 from ..ranges import FileSource
 from ..rules import Step
 from ..schemas import BY_SHORT_NAME, Json
 from ..statedict import TAGS
+from ..targets import HF, UNSLOTH
 from ..tensors import TensorView
 from ..weights import PLAIN, Part, Weight
 from .names import (
@@ -85,12 +87,18 @@ class Provenance:
         return json.dumps({"file": self.file})[:-1] + ', "sha256": "', '", ' + json.dumps(rest)[1:]
 
 
-def plan(checkpoint: Checkpoint, name: str, provenance: Provenance, *, drop_ties: bool = False) -> Layout:
+def plan(checkpoint: Checkpoint, name: str, provenance: Provenance, options: Options) -> Layout:
     """Plan the file `name`: every part of every weight gets its place. Raises Refused for what the layout cannot
-    name."""
-    dropped = droppable_ties(checkpoint) if drop_ties else dict(checkpoint.dropped)
+    name.
+
+    Root names of a checkpoint with a tag get a prefix, unless the target is `hf`.
+    """
+    if checkpoint.format is None and options.target == UNSLOTH:
+        raise Refused("has no format tag, which this target's readers look for: leave --target out, or say hf")
+    prefixed = checkpoint.format is not None and options.target != HF
+    dropped = droppable_ties(checkpoint) if options.drop_tied_copies else dict(checkpoint.dropped)
     kept = {key: weight for key, weight in checkpoint.weights.items() if key not in dropped}
-    flat = _flatten(checkpoint, kept)
+    flat = _flatten(kept, ROOT_PREFIX if prefixed else "")
     ordered = sorted(flat.items(), key=lambda item: sort_key(item[0], item[1][1].dtype))
     at = 0
     entries: dict[str, Json] = {}
@@ -100,8 +108,19 @@ def plan(checkpoint: Checkpoint, name: str, provenance: Provenance, *, drop_ties
         at += part.nbytes
         if part.nbytes:
             segments.append(_segment(label, part))
-    head = _head(_metadata(checkpoint, kept, dropped, provenance), entries)
+    head = _head(_metadata(checkpoint, kept, dropped, provenance, prefixed=prefixed), entries)
     return Layout((OutFile(name, head, tuple(segments)),))
+
+
+def serves(checkpoint: Checkpoint, options: Options) -> tuple[str, ...]:
+    """The targets whose file this is: both, if there is a tag, and no root name that has a prefix or has none."""
+    if any(weight.origin is not None for weight in checkpoint.weights.values()):
+        return ()
+    if checkpoint.format is None:
+        return (HF,)
+    if any("." not in name for name in checkpoint.weights):
+        return (options.target or UNSLOTH,)
+    return (UNSLOTH, HF)
 
 
 def droppable_ties(checkpoint: Checkpoint) -> dict[str, str]:
@@ -113,11 +132,11 @@ def droppable_ties(checkpoint: Checkpoint) -> dict[str, str]:
 # --- names ----------------------------------------------------------------------------------------------------------
 
 
-def _flatten(checkpoint: Checkpoint, kept: Mapping[str, Weight]) -> dict[str, tuple[str, Part]]:
+def _flatten(kept: Mapping[str, Weight], prefix: str) -> dict[str, tuple[str, Part]]:
     flat: dict[str, tuple[str, Part]] = {}
     owners: dict[str, str] = {}
     for name, weight in kept.items():
-        for key, label, part in _parts(checkpoint, name, weight):
+        for key, label, part in _parts(name, weight, prefix):
             if key in owners:
                 raise Refused(f"{show(name)} and {show(owners[key])} would both be stored as {show(key)}")
             owners[key] = name
@@ -125,7 +144,7 @@ def _flatten(checkpoint: Checkpoint, kept: Mapping[str, Weight]) -> dict[str, tu
     return flat
 
 
-def _parts(checkpoint: Checkpoint, name: str, weight: Weight) -> Iterator[tuple[str, str, Part]]:
+def _parts(name: str, weight: Weight, prefix: str) -> Iterator[tuple[str, str, Part]]:
     root = "." not in name
     if name.startswith(ROOT_PREFIX):
         raise Refused(
@@ -137,7 +156,7 @@ def _parts(checkpoint: Checkpoint, name: str, weight: Weight) -> Iterator[tuple[
         raise Refused(f"a tensor is named {name!r}, which is the header key {name!r}", path=name)
     if weight.kind is None:
         part = weight.parts[PLAIN]
-        yield (ROOT_PREFIX + name if root and checkpoint.format is not None else name), name, part  # type: ignore[misc]
+        yield (prefix + name if root else name), name, part  # type: ignore[misc]
         return
     if root:
         raise Refused(
@@ -180,7 +199,12 @@ def _segment(label: str, part: Part) -> Copy | Transform:
 
 
 def _metadata(
-    checkpoint: Checkpoint, kept: Mapping[str, Weight], dropped: Mapping[str, str], provenance: Provenance
+    checkpoint: Checkpoint,
+    kept: Mapping[str, Weight],
+    dropped: Mapping[str, str],
+    provenance: Provenance,
+    *,
+    prefixed: bool,
 ) -> dict[str, str | Provenance]:
     """The header's `__metadata__` in its one fixed order, the provenance still as a value."""
     tagged = checkpoint.format is not None
@@ -191,8 +215,8 @@ def _metadata(
         if checkpoint.kind == "transformer":
             made[QUANT] = json.dumps(quant_layout(checkpoint))
     made[TAGGED_SOURCE if tagged else PLAIN_SOURCE] = provenance
-    roots = [name for name in kept if "." not in name] if tagged else []
-    listed = [name for name in kept if not tagged or "." in name]
+    roots = [name for name in kept if "." not in name] if prefixed else []
+    listed = [name for name in kept if not prefixed or "." in name]
     order = list(checkpoint.weights)
     if tagged or checkpoint.quantized:
         made[NAMES] = json.dumps(listed)

@@ -1,0 +1,39 @@
+"""The table of output containers: which functions plan a checkpoint's files for a target, and say whom else they serve.
+
+A container is a module of this package with two such functions, its line here, and its line in `targets.TARGETS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from ..checkpoint import Checkpoint
+from ..layout import Layout
+from ..options import Options
+from ..targets import HF, UNSLOTH
+from . import safetensors
+from .safetensors import Provenance
+
+
+class Output(NamedTuple):
+    """One container.
+
+    `plan` takes the checkpoint, the name of its file and where it came from; it raises Refused for what the container
+    cannot say, UsageError for options that make no sense with it. `serves` names every target that the same file
+    would be made for.
+    """
+
+    plan: Callable[[Checkpoint, str, Provenance, Options], Layout]
+    serves: Callable[[Checkpoint, Options], tuple[str, ...]]
+
+
+OUTPUTS: Final[Mapping[str, Output]] = {
+    UNSLOTH: Output(safetensors.plan, safetensors.serves),
+    HF: Output(safetensors.plan, safetensors.serves),
+}
+
+
+def output_of(checkpoint: Checkpoint, options: Options) -> Output:
+    """The container that was asked for, or the one that goes with the checkpoint."""
+    return OUTPUTS[options.target or (HF if checkpoint.format is None else UNSLOTH)]
