@@ -8,6 +8,7 @@ Packages come from wherever pip is told to find them.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -24,6 +25,23 @@ CHILDREN = HERE / "children"
 
 TORCH = "2.13.0"
 PACKAGES = (f"torch=={TORCH}", "numpy", "safetensors==0.8.0")
+# The programs that read what we write, with all that they need beside PACKAGES.
+CLIENTS = (
+    *(
+        "transformers==5.24.0",
+        "diffusers==0.42.1",
+        "accelerate==1.15.0",
+        "huggingface_hub==2.4.0",
+        "tokenizers==0.23.3",
+    ),
+    *("annotated-doc==0.0.7", "annotated-types==0.8.0", "anyio==4.16.0", "certifi==2026.10.19.post1"),
+    *("charset-normalizer==3.5.3", "click==8.5.1", "h11==0.16.0", "hf-xet==1.8.0", "httpcore2==2.16.2"),
+    *("httpx2==2.16.2", "idna==3.20", "importlib_metadata==10.2.0", "lazy-importer==0.1.0", "markdown-it-py==4.3.0"),
+    *("mdurl==0.1.2", "packaging==26.4", "pillow==13.0.0", "psutil==7.2.2", "pydantic==2.14.4"),
+    *("pydantic_core==2.50.5", "Pygments==2.21.0", "PyYAML==6.0.4", "regex==2026.11.19", "requests==2.34.2"),
+    *("rich==15.0.0", "shellingham==1.5.4", "tqdm==4.70.1", "truststore==0.10.5", "typer==0.29.2"),
+    *("typing-inspection==0.4.5", "urllib3==2.8.0", "zipp==4.1.2"),
+)
 READERS = ("0.14.1", "0.15.0", "0.16.0", "0.17.0", "0.18.0")
 
 
@@ -69,27 +87,47 @@ def python() -> Path:
 
 def torchao(release: str) -> Path:
     """A folder to put first on PYTHONPATH that has this release of torchao and nothing else."""
+    return _folder(f"torchao-{release}", f"torchao=={release}")
+
+
+def clients() -> Path:
+    """A folder to put on PYTHONPATH that has transformers, diffusers, accelerate and huggingface_hub."""
+    return _folder(f"clients-{hashlib.sha256(repr(CLIENTS).encode()).hexdigest()[:12]}", *CLIENTS)
+
+
+def _folder(name: str, *packages: str) -> Path:
+    """A folder that has these packages, and not what they depend on."""
     interpreter = python()
-    home = cache() / f"torchao-{release}"
-    with _locked(home.name):
+    home = cache() / name
+    with _locked(name):
         if not home.exists():
-            half = cache() / f"{home.name}.half"
+            half = cache() / f"{name}.half"
             shutil.rmtree(half, ignore_errors=True)
             options = ("-q", "--disable-pip-version-check", "--no-deps", "--target", half)
-            _run(interpreter, "-m", "pip", "install", *options, f"torchao=={release}")
+            _run(interpreter, "-m", "pip", "install", *options, *packages)
             half.rename(home)
     return home
 
 
-def run(release: str | None, child: str, job: Any) -> Any:
-    """Run one of `children` under a release of torchao (or none): JSON goes in, its last line of JSON comes out."""
+def run(release: str | None, child: Path | str, job: Any, *, with_clients: bool = False) -> Any:
+    """Run a script (a path, or the name of one of `children`) under a release of torchao, or none: JSON goes in, its
+    last line of JSON comes out."""
+    script = child if isinstance(child, Path) else CHILDREN / f"{child}.py"
     places = [str(SRC), str(CHILDREN)]
+    if with_clients:
+        places.insert(0, str(clients()))
     if release is not None:
         places.insert(0, str(torchao(release)))
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("UNSLOTH_", "PYTHON"))}
-    environment |= {"PYTHONPATH": os.pathsep.join(places), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    environment |= {
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_VERBOSITY": "error",
+        "PYTHONPATH": os.pathsep.join(places),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     done = subprocess.run(
-        [python(), CHILDREN / f"{child}.py"],
+        [python(), script],
         input=json.dumps(job),
         env=environment,
         capture_output=True,
@@ -98,5 +136,5 @@ def run(release: str | None, child: str, job: Any) -> Any:
         timeout=900,
     )
     if done.returncode:
-        raise AssertionError(f"{child} under torchao {release} failed:\n{done.stderr[-4000:]}")
+        raise AssertionError(f"{script.stem} under torchao {release} failed:\n{done.stderr[-4000:]}")
     return json.loads(done.stdout.splitlines()[-1])
