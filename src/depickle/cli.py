@@ -233,11 +233,10 @@ def _job(
 def _convert_one(
     src: str, args: argparse.Namespace, options: Options, report: _Report | None, progress: Progress, stop: Stop
 ) -> None:
-    from .conversion import convert
+    from .conversion import convert_with
     from .terminal import record_text
 
-    fields = {name: getattr(options, name) for name in options.__dataclass_fields__}
-    record = convert(src, args.out_dir, **fields, progress=progress.file(os.path.basename(src)), stop=stop)
+    record = convert_with(src, args.out_dir, options, progress=progress.file(os.path.basename(src)), stop=stop)
     args.digests[os.path.relpath(record.dst, args.out_dir)] = record.dst_sha256
     line = json.dumps(record.as_json())
     shown = record_text(record) if args.pretty or sys.stdout.isatty() else line

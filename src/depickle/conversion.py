@@ -25,6 +25,7 @@ from .layout import Layout, OutFile
 from .opening import open_checkpoint, open_output
 from .options import Options, UsageError, check_batch, destination
 from .outputs import safetensors
+from .outputs.files import Provenance
 from .outputs.names import kept_warnings, reader_warnings
 from .outputs.plans import output_of
 from .parallel import Linked, run_all
@@ -39,7 +40,7 @@ def plan(checkpoint: Checkpoint, out_dir: str | os.PathLike[str], options: Optio
     if options.drop_tied_copies and checkpoint.kind != "text_encoder":
         raise UsageError(f"--drop-tied-copies is for text encoders, {checkpoint.source.name} is a {checkpoint.kind}")
     _check_expansions(checkpoint)
-    provenance = safetensors.Provenance(
+    provenance = Provenance(
         file=checkpoint.source.name,
         bytes=checkpoint.source.length,
         converter=f"depickle {__version__}",
@@ -101,8 +102,20 @@ def convert(
         repo, revision, sha256, trust_sha256, drop_tied_copies, overwrite, key, keep_unsupported, check_with, target
     )
     check_batch([os.fspath(src)], os.fspath(out_dir), options)
+    return convert_with(src, out_dir, options, progress=progress, stop=stop)
+
+
+def convert_with(
+    src: str | os.PathLike[str],
+    out_dir: str | os.PathLike[str],
+    options: Options,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    stop: Stop | None = None,
+) -> Record:
+    """Convert one checkpoint, the options as a value that was checked together with the whole batch."""
     started = time.monotonic()
-    with paused(), open_checkpoint(src, key=key, keep_unsupported=keep_unsupported) as checkpoint:
+    with paused(), open_checkpoint(src, key=options.key, keep_unsupported=options.keep_unsupported) as checkpoint:
         return write(checkpoint, os.fspath(src), out_dir, options, progress=progress, stop=stop, started=started)
 
 

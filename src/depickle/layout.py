@@ -132,10 +132,19 @@ class OutFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Text:
+    """A small file that comes last, written out: the index of the others."""
+
+    name: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
-    """All files of one conversion."""
+    """All files of one conversion, and their index if they are several."""
 
     files: tuple[OutFile, ...]
+    index: Text | None = None
 
     def as_json(self) -> list[dict[str, object]]:
         """The dry run: per file the segments as [source, offset, length] triples, or as views with their rules."""

@@ -32,6 +32,7 @@ class Options:
     keep_unsupported: bool = False
     check_with: str | None = None
     target: str | None = None
+    max_shard_size: int | None = None
 
     def __post_init__(self) -> None:
         if self.repo is not None:

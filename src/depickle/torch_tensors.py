@@ -14,7 +14,7 @@ import torch
 
 from .dtypes import BY_NAME, DTYPES, DType
 from .errors import Refused
-from .outputs.safetensors import steps_of
+from .outputs.files import steps_of
 from .ranges import ByteRange, FileSource
 from .rules import Step, apply
 from .strided import blocks

@@ -13,7 +13,7 @@ from ..layout import Layout
 from ..options import Options
 from ..targets import HF, UNSLOTH
 from . import safetensors
-from .safetensors import Provenance
+from .files import Provenance
 
 
 class Output(NamedTuple):

@@ -12,22 +12,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from ..checkpoint import Checkpoint, check_tag
 from ..dtypes import DType
 from ..errors import Malformed, Refused, located, show
-from ..header import MAX_HEADER, Header, encode, entry_json, length_prefix, read_header, sort_key
-from ..layout import Copy, Head, Layout, OutFile, SourceDigest, Transform
+from ..header import Header, encode, entry_json, read_header
+from ..layout import Layout, Text
 from ..options import Options
 from ..ranges import FileSource
-from ..rules import Step
 from ..schemas import BY_SHORT_NAME, Json
 from ..statedict import TAGS
 from ..targets import HF, UNSLOTH
-from ..tensors import TensorView
 from ..weights import PLAIN, Part, Weight
+from .files import ALIGNMENT, Provenance, out_file
 from .names import (
     FORMAT,
     HEADER_KEYS,
@@ -46,9 +44,8 @@ from .names import (
     flat_names,
 )
 from .prose import SCHEMES
+from .splitting import file_names, index_name, index_text, split
 from .stored import Stored, json_names, json_object, json_pairs
-
-ALIGNMENT: Final = 4096  # a page: the data can be mapped and read directly
 
 # What readers compare to the letter before they rebuild torchao v1's class (docs/format.md).
 FACTS: Final[Mapping[str, Json]] = {
@@ -63,33 +60,9 @@ FACTS: Final[Mapping[str, Json]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """Where a file came from, as its header says it: no path, no date. `earlier` is the provenance of a source that
-    was converted before."""
-
-    file: str
-    bytes: int
-    converter: str
-    repo: str | None = None
-    revision: str | None = None
-    earlier: Json = None
-
-    def around_digest(self) -> tuple[str, str]:
-        """The JSON text before and after the 64 digits of the source's SHA-256, which a plan does not know yet."""
-        rest: dict[str, Json] = {"bytes": self.bytes}
-        rest.update(
-            {key: value for key, value in (("repo", self.repo), ("revision", self.revision)) if value is not None}
-        )
-        rest["converter"] = self.converter
-        if self.earlier is not None:
-            rest["from"] = self.earlier
-        return json.dumps({"file": self.file})[:-1] + ', "sha256": "', '", ' + json.dumps(rest)[1:]
-
-
 def plan(checkpoint: Checkpoint, name: str, provenance: Provenance, options: Options) -> Layout:
-    """Plan the file `name`: every part of every weight gets its place. Raises Refused for what the layout cannot
-    name.
+    """Plan the file `name`, or several and their index: every part of every weight gets its place. Raises Refused for
+    what the layout cannot name.
 
     Root names of a checkpoint with a tag get a prefix, unless the target is `hf`.
     """
@@ -98,18 +71,19 @@ def plan(checkpoint: Checkpoint, name: str, provenance: Provenance, options: Opt
     prefixed = checkpoint.format is not None and options.target != HF
     dropped = droppable_ties(checkpoint) if options.drop_tied_copies else dict(checkpoint.dropped)
     kept = {key: weight for key, weight in checkpoint.weights.items() if key not in dropped}
-    flat = _flatten(kept, ROOT_PREFIX if prefixed else "")
-    ordered = sorted(flat.items(), key=lambda item: sort_key(item[0], item[1][1].dtype))
-    at = 0
-    entries: dict[str, Json] = {}
-    segments: list[Copy | Transform] = []
-    for key, (label, part) in ordered:
-        entries[key] = entry_json(part.dtype, part.shape, at, part.nbytes)
-        at += part.nbytes
-        if part.nbytes:
-            segments.append(_segment(label, part))
-    head = _head(_metadata(checkpoint, kept, dropped, provenance, prefixed=prefixed), entries)
-    return Layout((OutFile(name, head, tuple(segments)),))
+    flat, owners = _flatten(kept, ROOT_PREFIX if prefixed else "")
+    metadata = _metadata(checkpoint, kept, dropped, provenance, prefixed=prefixed)
+    sizes = {key: sum(part.nbytes for part in weight.leaves().values()) for key, weight in kept.items()}
+    groups = split(sizes, options.max_shard_size)
+    if len(groups) == 1:
+        return Layout((out_file(name, metadata, flat),))
+    if checkpoint.format is not None:
+        raise Refused("has a format tag: its readers look for one file, so --max-shard-size does not go with it")
+    names = file_names(name, len(groups))
+    keys = [[key for owner in group for key in owners[owner]] for group in groups]
+    files = tuple(out_file(shard, metadata, {key: flat[key] for key in held}) for shard, held in zip(names, keys))
+    text = index_text(dict(zip(names, keys)), sum(sizes.values()))
+    return Layout(files, Text(index_name(name), text))
 
 
 def serves(checkpoint: Checkpoint, options: Options) -> tuple[str, ...]:
@@ -132,16 +106,20 @@ def droppable_ties(checkpoint: Checkpoint) -> dict[str, str]:
 # --- names ----------------------------------------------------------------------------------------------------------
 
 
-def _flatten(kept: Mapping[str, Weight], prefix: str) -> dict[str, tuple[str, Part]]:
+def _flatten(kept: Mapping[str, Weight], prefix: str) -> tuple[dict[str, tuple[str, Part]], dict[str, list[str]]]:
+    """The file's tensors (label and part by name), and which of them belong to each weight."""
     flat: dict[str, tuple[str, Part]] = {}
-    owners: dict[str, str] = {}
+    taken: dict[str, str] = {}
+    owners: dict[str, list[str]] = {}
     for name, weight in kept.items():
+        owners[name] = []
         for key, label, part in _parts(name, weight, prefix):
-            if key in owners:
-                raise Refused(f"{show(name)} and {show(owners[key])} would both be stored as {show(key)}")
-            owners[key] = name
+            if key in taken:
+                raise Refused(f"{show(name)} and {show(taken[key])} would both be stored as {show(key)}")
+            taken[key] = name
+            owners[name].append(key)
             flat[key] = (label, part)
-    return flat
+    return flat, owners
 
 
 def _parts(name: str, weight: Weight, prefix: str) -> Iterator[tuple[str, str, Part]]:
@@ -165,34 +143,6 @@ def _parts(name: str, weight: Weight, prefix: str) -> Iterator[tuple[str, str, P
     leaves = weight.leaves()
     for inner, key in flat_names(name, weight).items():
         yield key, f"{name}.{inner}", leaves[inner]
-
-
-# --- data -----------------------------------------------------------------------------------------------------------
-
-
-def steps_of(view: TensorView) -> tuple[Step, ...]:
-    """What a view needs before its elements are those that torch would show: byte order, then the lazy bits."""
-    if not (view.swapped or view.conj or view.neg):
-        return ()
-    steps = []
-    if view.swapped:
-        steps.append(Step("byte-swap", view.dtype.component))
-    if view.conj:
-        steps.append(Step("conjugate", view.dtype.component))
-    if view.neg:
-        steps.append(Step("negate", view.dtype.component))
-    return tuple(steps)
-
-
-def _segment(label: str, part: Part) -> Copy | Transform:
-    view = part.view
-    steps = steps_of(view)
-    same = part.rule in ("copy", "reshape", "relabel")
-    if view.contiguous and not steps and same:
-        return Copy(label, view.range, part.rule)
-    if part.rule != "copy":
-        steps = (*steps, Step(part.rule, view.dtype.itemsize))
-    return Transform(label, view.strided, steps, part.nbytes, not view.contiguous)
 
 
 # --- header ---------------------------------------------------------------------------------------------------------
@@ -281,27 +231,6 @@ def quant_layout(checkpoint: Checkpoint) -> dict[str, Json]:
 def int8_source(checkpoint: Checkpoint) -> str | None:
     """`torchao_v1` if every int8 weight came from torchao v1 and every one's facts equal FACTS to the letter."""
     return "torchao_v1" if checkpoint.facts == FACTS else None
-
-
-def _head(metadata: Mapping[str, str | Provenance], entries: Mapping[str, Json]) -> Head:
-    """Spell the header, seal it, and pad it so that the data starts on a page."""
-    text: list[bytes | SourceDigest] = [b'{"__metadata__":']
-    for i, (key, value) in enumerate(metadata.items()):
-        text.append((b"," if i else b"{") + encode(key) + b":")
-        if isinstance(value, Provenance):
-            before, after = value.around_digest()
-            text += [encode(before)[:-1], SourceDigest(), encode(after)[1:]]
-        else:
-            text.append(encode(value))
-    seal = (f',"{SEAL}":"'.encode(), b'"')
-    tail = b"}" + (b"," if entries else b"") + encode(entries)[1:]
-    length = sum(64 if isinstance(piece, SourceDigest) else len(piece) for piece in (*text, *seal, tail)) + 64
-    padding = -(8 + length) % ALIGNMENT
-    if length + padding > MAX_HEADER:
-        raise Refused(
-            f"the header would have {length + padding} bytes, the format allows {MAX_HEADER}: shard it (several smaller files)"
-        )
-    return Head(length_prefix(length + padding), tuple(text), seal, tail + b" " * padding)
 
 
 def dtype_counts(weights: Mapping[str, Weight]) -> dict[str, int]:

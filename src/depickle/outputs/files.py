@@ -1,0 +1,130 @@
+"""A safetensors file of ours as a value: tensors get their places, metadata its spelling, the head its seal.
+
+Whatever a container puts into the metadata and calls its tensors, this is how it becomes an `OutFile`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ..errors import Refused
+from ..header import MAX_HEADER, encode, entry_json, length_prefix, sort_key
+from ..layout import Copy, Head, OutFile, SourceDigest, Transform
+from ..rules import Step
+from ..schemas import Json
+from ..tensors import TensorView
+from ..weights import Part
+from .names import SEAL
+
+ALIGNMENT: Final = 4096  # a page: the data can be mapped and read directly
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a file came from, as its header says it: no path, no date. `more` are names and sizes of further sources;
+    `earlier` is the provenance of a source that was converted before."""
+
+    file: str
+    bytes: int
+    converter: str
+    repo: str | None = None
+    revision: str | None = None
+    earlier: Json = None
+    more: tuple[tuple[str, int], ...] = ()
+
+    def pieces(self) -> tuple[str, ...]:
+        """The JSON text, cut where the 64 digits of each source's SHA-256 go, which a plan does not know yet."""
+        if not self.more:
+            return self.around_digest()
+        files = [
+            (json.dumps({"file": name})[:-1] + ', "sha256": "', '", ' + json.dumps({"bytes": size})[1:])
+            for name, size in ((self.file, self.bytes), *self.more)
+        ]
+        between = [f"{files[i][1]}, {files[i + 1][0]}" for i in range(len(files) - 1)]
+        return '{"files": [' + files[0][0], *between, f"{files[-1][1]}], " + json.dumps(self._rest())[1:]
+
+    def around_digest(self) -> tuple[str, str]:
+        """The JSON text before and after the digest of the only source."""
+        tail = json.dumps({"bytes": self.bytes, **self._rest()})[1:]
+        return json.dumps({"file": self.file})[:-1] + ', "sha256": "', '", ' + tail
+
+    def _rest(self) -> dict[str, Json]:
+        rest: dict[str, Json] = {}
+        rest.update(
+            {key: value for key, value in (("repo", self.repo), ("revision", self.revision)) if value is not None}
+        )
+        rest["converter"] = self.converter
+        if self.earlier is not None:
+            rest["from"] = self.earlier
+        return rest
+
+
+def out_file(name: str, metadata: Mapping[str, str | Provenance], flat: Mapping[str, tuple[str, Part]]) -> OutFile:
+    """One file: its tensors in the format's order, and the header that describes them."""
+    at = 0
+    entries: dict[str, Json] = {}
+    segments: list[Copy | Transform] = []
+    for key, (label, part) in sorted(flat.items(), key=lambda item: sort_key(item[0], item[1][1].dtype)):
+        entries[key] = entry_json(part.dtype, part.shape, at, part.nbytes)
+        at += part.nbytes
+        if part.nbytes:
+            segments.append(_segment(label, part))
+    return OutFile(name, head(metadata, entries), tuple(segments))
+
+
+# --- data -----------------------------------------------------------------------------------------------------------
+
+
+def steps_of(view: TensorView) -> tuple[Step, ...]:
+    """What a view needs before its elements are those that torch would show: byte order, then the lazy bits."""
+    if not (view.swapped or view.conj or view.neg):
+        return ()
+    steps = []
+    if view.swapped:
+        steps.append(Step("byte-swap", view.dtype.component))
+    if view.conj:
+        steps.append(Step("conjugate", view.dtype.component))
+    if view.neg:
+        steps.append(Step("negate", view.dtype.component))
+    return tuple(steps)
+
+
+def _segment(label: str, part: Part) -> Copy | Transform:
+    view = part.view
+    steps = steps_of(view)
+    same = part.rule in ("copy", "reshape", "relabel")
+    if view.contiguous and not steps and same:
+        return Copy(label, view.range, part.rule)
+    if part.rule != "copy":
+        steps = (*steps, Step(part.rule, view.dtype.itemsize))
+    return Transform(label, view.strided, steps, part.nbytes, not view.contiguous)
+
+
+# --- header ---------------------------------------------------------------------------------------------------------
+
+
+def head(metadata: Mapping[str, str | Provenance], entries: Mapping[str, Json]) -> Head:
+    """Spell the header, seal it, and pad it so that the data starts on a page."""
+    text: list[bytes | SourceDigest] = [b'{"__metadata__":']
+    for at, (key, value) in enumerate(metadata.items()):
+        text.append((b"," if at else b"{") + encode(key) + b":")
+        if isinstance(value, Provenance):
+            first, *others = value.pieces()
+            text.append(encode(first)[:-1])
+            for i, piece in enumerate(others):
+                text += [SourceDigest(i), encode(piece)[1:-1]]
+            text.append(b'"')
+        else:
+            text.append(encode(value))
+    seal = (f',"{SEAL}":"'.encode(), b'"')
+    tail = b"}" + (b"," if entries else b"") + encode(entries)[1:]
+    length = sum(64 if isinstance(piece, SourceDigest) else len(piece) for piece in (*text, *seal, tail)) + 64
+    padding = -(8 + length) % ALIGNMENT
+    if length + padding > MAX_HEADER:
+        raise Refused(
+            f"the header would have {length + padding} bytes, the format allows {MAX_HEADER}: shard it (several smaller files)"
+        )
+    return Head(length_prefix(length + padding), tuple(text), seal, tail + b" " * padding)
