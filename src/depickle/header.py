@@ -21,6 +21,7 @@ from .ranges import ByteRange, Source
 
 MAX_HEADER: Final = 100_000_000  # the format's own limit
 _LENGTH: Final = struct.Struct("<Q")
+_KEYS: Final = frozenset({"dtype", "shape", "data_offsets"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ def _no_constant(name: str) -> object:
 
 
 def _entry(name: str, value: object, start: int, source: Source) -> Entry:
-    if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
+    if not isinstance(value, dict) or value.keys() != _KEYS:
         raise Malformed("is not {dtype, shape, data_offsets}", file=source.name, path=name)
     dtype = BY_SAFETENSORS.get(value["dtype"]) if isinstance(value["dtype"], str) else None
     if dtype is None:
@@ -137,8 +138,11 @@ def _entry(name: str, value: object, start: int, source: Source) -> Entry:
 
 
 def _counts(value: object) -> tuple[int, ...] | None:
-    if not isinstance(value, list) or not all(type(item) is int and 0 <= item < 2**63 for item in value):
+    if not isinstance(value, list):
         return None
+    for item in value:
+        if type(item) is not int or not 0 <= item < 2**63:
+            return None
     return tuple(value)
 
 

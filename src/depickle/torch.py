@@ -57,9 +57,7 @@ def load(
     no torchao is needed. `names` limits what is loaded. Tied weights are one tensor. Raises Malformed, Refused,
     OSError.
     """
-    shards = index_in(path)
-    opened = open_checkpoint(path, keep_unsupported=True) if shards is None else open_shards(shards)
-    with opened as checkpoint, located(file=checkpoint.source.name), paused():
+    with paused(), _open(path) as checkpoint, located(file=checkpoint.source.name):
         if checkpoint.damage:
             raise Malformed(checkpoint.damage[0])
         memory = Memory(checkpoint.source, mapped=mmap, device=torch.device(device))
@@ -126,6 +124,11 @@ def save(
         raise UsageError(f"the path must end in .safetensors, not {os.path.basename(target)!r}")
     with live_checkpoint(state_dict, target, format, metadata or {}) as checkpoint, paused():
         return write(checkpoint, target, os.path.dirname(target) or ".", Options(overwrite=overwrite))
+
+
+def _open(path: str | os.PathLike[str]) -> Checkpoint:
+    shards = index_in(path)
+    return open_checkpoint(path, keep_unsupported=True) if shards is None else open_shards(shards)
 
 
 def _state_dict(

@@ -8,6 +8,7 @@ files.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ..attributes import from_json
 from ..dtypes import BY_NAME
@@ -15,7 +16,7 @@ from ..errors import Error, Malformed, Refused, show
 from ..header import Header, strict_json
 from ..lift import lift
 from ..ranges import FileSource
-from ..schemas import BY_CLASS, BY_SHORT_NAME, Json
+from ..schemas import BY_CLASS, BY_NAME_CURRENT, BY_SHORT_NAME, Json
 from ..strided import blocks
 from ..tensors import contiguous, integers
 from ..weights import MAX_DEPTH, PLAIN, Part, Weight, plain
@@ -31,6 +32,7 @@ class Stored:
         self._keep = keep
         self._entries: dict[str, dict[str, Json]] = {}  # by their text: most weights of a model share a few
         self._attributes: dict[str, dict[str, Json]] = {}
+        self._forms: dict[tuple[object, ...], Weight] = {}
         self._read = lambda view: blocks(view.strided, source)
 
     def weights(self, names: list[str]) -> dict[str, Weight]:
@@ -87,7 +89,19 @@ class Stored:
         attributes = self._attributes[text]
         first = parts.get("qdata") or next(iter(parts.values()))
         found = Weight(kind, parts, attributes, first.dtype, first.shape, described=True)
-        return lift(found, self._read, keep=self._keep)
+        return self._settled(text, found, parts)
+
+    def _settled(self, text: str, found: Weight, parts: Mapping[str, Part]) -> Weight:
+        """Today's spelling of a weight. Those with one entry and parts of the same dtypes and shapes settle alike: the
+        first one's form serves them all, if its parts came out as they were."""
+        alike = (text, *((name, part.dtype.name, part.shape) for name, part in parts.items()))
+        form = self._forms.get(alike)
+        if form is not None:
+            return replace(form, parts={name: parts[name] for name in form.parts})
+        made = lift(found, self._read, keep=self._keep)
+        if found.kind in BY_NAME_CURRENT and all(part is parts.get(name) for name, part in made.parts.items()):
+            self._forms[alike] = made
+        return made
 
     def _kept(self, name: str, entry: Mapping[str, Json], path: str) -> Weight:
         """A weight that was stored as it stood; `path` leads to it from the outermost one."""
