@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "depickle"
 
 # A module imports from the layers above its own and from those named before it in its own. A package stands for its
-# modules; `torch` for all whose names begin so.
+# modules.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_version", "errors", "limits", "collector", "locks", "targets", "options", "harmful"),
     ("ranges", "dtypes", "inert", "rules", "schemas"),
@@ -22,14 +22,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("tensors", "attributes", "statedict", "metadata", "weights", "current", "affine", "lift"),
     ("checkpoint", "header"),
     ("layout", "outputs"),
-    ("digest", "writer", "manifest", "compare", "parallel", "opening", "report"),
+    ("digest", "writer", "manifest", "compare", "parallel", "opening", "shards", "report"),
     ("verification", "conversion", "inspection", "scanning", "mirror"),
     ("torch",),
     ("terminal", "console", "cli", "__main__", "__init__"),
 )
 PLACE = {name: (i, j) for i, layer in enumerate(LAYERS) for j, name in enumerate(layer)}
 # Imports upwards, inside functions: an extra that is loaded when it is asked for.
-LATE = {("conversion", "torch_check")}
+LATE = {("conversion", "torch.judge")}
 
 # Independence that the layers do not say: left must not import right.
 WALLS = (
@@ -84,8 +84,7 @@ def imports(name: str) -> Iterator[str]:
 
 def owner(name: str) -> str:
     """The name that stands for a module in the layers."""
-    top = name.split(".", maxsplit=1)[0]
-    return "torch" if top.startswith("torch") else top
+    return name.split(".", maxsplit=1)[0]
 
 
 def test_there_are_modules() -> None:

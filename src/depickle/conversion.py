@@ -168,8 +168,11 @@ class _NoJudge:
 def _judge(options: Options) -> Judge:
     if options.check_with is None:
         return _NoJudge()
-    from .torch_check import TorchJudge  # the extra; it alone imports torch
-
+    try:
+        from .torch.judge import TorchJudge  # the extra; it alone imports torch
+    except ModuleNotFoundError as error:
+        missing = f"--check-with torch needs {error.name}, which is not installed: pip install 'depickle[torch]'"
+        raise Refused(missing) from error
     judge: Judge = TorchJudge()
     return judge
 

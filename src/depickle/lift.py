@@ -33,7 +33,7 @@ def lift(weight: Weight, read: Bytes, *, keep: bool = False) -> Weight:
     schema = BY_SHORT_NAME[weight.kind]
     if schema.scheme == "unsupported":
         if keep:
-            return _kept(weight)
+            return _as_it_stands(weight)
         raise Refused(
             f"class {weight.kind} has no form in torchao's safetensors (--keep-unsupported stores it for other readers)"
         )
@@ -41,12 +41,12 @@ def lift(weight: Weight, read: Bytes, *, keep: bool = False) -> Weight:
         lifted = LIFTS[schema.lift](weight, read) if schema.lift else weight
     except Refused:
         if keep and schema.scheme == "v1":
-            return _kept(weight)
+            return _as_it_stands(weight)
         raise
     return settle(lifted)
 
 
-def _kept(weight: Weight) -> Weight:
+def _as_it_stands(weight: Weight) -> Weight:
     """A weight that is stored as it stands: the container must hold its parts' dtypes."""
     for name, part in weight.leaves().items():
         if part.dtype.safetensors is None:

@@ -8,7 +8,6 @@ files.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ..attributes import from_json
 from ..dtypes import BY_NAME
@@ -33,6 +32,7 @@ class Stored:
         self._entries: dict[str, dict[str, Json]] = {}  # by their text: most weights of a model share a few
         self._attributes: dict[str, dict[str, Json]] = {}
         self._forms: dict[tuple[object, ...], Weight] = {}
+        self._older = any(key.endswith((":_data", ":qdata")) for key in header.tensors)  # `name:part`, of torchao 0.14
         self._read = lambda view: blocks(view.strided, source)
 
     def weights(self, names: list[str]) -> dict[str, Weight]:
@@ -68,16 +68,16 @@ class Stored:
             self._entries[text] = json_object(self.header.metadata, name, required=True)
         entry = self._entries[text]
         kind = entry.get("_type")
-        old = next((key for key in (f"{name}:_data", f"{name}:qdata") if key in self.header.tensors), None)
+        old = self._older_key(name) if self._older else None
         if kind == "Tensor":
             return self.plain(name, old or name)
         if isinstance(kind, str) and kind.startswith(KEPT_PREFIX):
-            return lift(self._kept(name, entry, ""), self._read, keep=self._keep)
+            return lift(self._unchanged(name, entry, ""), self._read, keep=self._keep)
         schema = BY_SHORT_NAME.get(kind) if isinstance(kind, str) else None
         given = entry.get("_data")
         if schema is None or not isinstance(given, dict) or not isinstance(kind, str):
             raise Refused(f"has class {kind!r}, which depickle does not know", path=name)
-        if old is not None:  # torchao 0.14: `name:part`, and no list of parts
+        if old is not None:  # it has no list of parts
             keys = {p.name: f"{name}:{p.name}" for p in schema.parts if f"{name}:{p.name}" in self.header.tensors}
         else:
             keys = {part: part_name(name, part) for part in texts(entry.get("_tensor_data_names"))}
@@ -91,19 +91,23 @@ class Stored:
         found = Weight(kind, parts, attributes, first.dtype, first.shape, described=True)
         return self._settled(text, found, parts)
 
+    def _older_key(self, name: str) -> str | None:
+        return next((key for key in (f"{name}:_data", f"{name}:qdata") if key in self.header.tensors), None)
+
     def _settled(self, text: str, found: Weight, parts: Mapping[str, Part]) -> Weight:
         """Today's spelling of a weight. Those with one entry and parts of the same dtypes and shapes settle alike: the
         first one's form serves them all, if its parts came out as they were."""
         alike = (text, *((name, part.dtype.name, part.shape) for name, part in parts.items()))
         form = self._forms.get(alike)
         if form is not None:
-            return replace(form, parts={name: parts[name] for name in form.parts})
+            again: Mapping[str, Part | Weight] = {name: parts[name] for name in form.parts}
+            return Weight(form.kind, again, form.attributes, form.dtype, form.shape, form.facts)
         made = lift(found, self._read, keep=self._keep)
         if found.kind in BY_NAME_CURRENT and all(part is parts.get(name) for name, part in made.parts.items()):
             self._forms[alike] = made
         return made
 
-    def _kept(self, name: str, entry: Mapping[str, Json], path: str) -> Weight:
+    def _unchanged(self, name: str, entry: Mapping[str, Json], path: str) -> Weight:
         """A weight that was stored as it stood; `path` leads to it from the outermost one."""
         if path.count(".") > MAX_DEPTH:
             raise Refused(f"nests more than {MAX_DEPTH} tensor subclasses", path=name)
@@ -115,7 +119,7 @@ class Stored:
         attributes: dict[str, Json] = {}
         for key, value in given.items():
             if isinstance(value, dict) and str(value.get("_type")).startswith(KEPT_PREFIX):
-                parts[key] = self._kept(name, value, f"{path}{key}.")
+                parts[key] = self._unchanged(name, value, f"{path}{key}.")
             else:
                 attributes[key] = from_json(value)
         for part in texts(entry.get("_tensor_data_names")):

@@ -18,11 +18,11 @@ import torch
 
 import depickle
 import depickle.torch
-from depickle.torch_check import _differences, _state_dict
-from depickle.torch_classes import Library
-from depickle.torch_live import json_of
-from depickle.torch_sides import side_of
-from depickle.torch_sources import load_source
+from depickle.torch.judge import _differences, _state_dict
+from depickle.torch.library import Library
+from depickle.torch.live import json_of
+from depickle.torch.sides import side_of
+from depickle.torch.sources import load_source
 
 warnings.simplefilter("ignore")
 

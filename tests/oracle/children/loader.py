@@ -129,7 +129,7 @@ def check_native_reader(folder, fixtures):
 
 def check_outputs_of_int8_v1_are_the_old_ones(folder, fixtures):
     """Where the release still has the class: what the model computes is what the pickle computed, bit for bit."""
-    from depickle.torch_classes import Library
+    from depickle.torch.library import Library
 
     if Library().v1_classes() is None:
         return
@@ -153,8 +153,8 @@ def _globals(path):
 
 def check_weights_that_were_kept(folder, fixtures):
     """Classes without a form today, stored on request, are what torch makes of the pickle, where they still exist."""
-    from depickle.torch_classes import Library
-    from depickle.torch_sources import load_source
+    from depickle.torch.library import Library
+    from depickle.torch.sources import load_source
 
     library, rebuilt, gone = Library(), 0, 0
     for path in sorted(fixtures.glob("*/*.wrapped.pt")):

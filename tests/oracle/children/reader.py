@@ -128,7 +128,7 @@ def main():
     out = {"torch": torch.__version__, "files": {}}
     judge = None
     if job["check"]:
-        from depickle.torch_check import TorchJudge
+        from depickle.torch.judge import TorchJudge
 
         judge = TorchJudge()
     for i, file in enumerate(job["files"]):

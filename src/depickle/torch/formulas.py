@@ -11,10 +11,10 @@ from typing import Final
 
 import torch
 
-from .attributes import data_of
-from .errors import Malformed, Refused
-from .schemas import Json
-from .torch_tensors import TORCH_DTYPES
+from ..attributes import data_of
+from ..errors import Malformed, Refused
+from ..schemas import Json
+from .memory import TORCH_DTYPES
 
 Parts = Mapping[str, torch.Tensor]
 Attributes = Mapping[str, Json]

@@ -1,9 +1,7 @@
-"""[extra `torch`] Weights of torchao 0.18's spelling as live objects of the torchao that is installed.
+"""[extra `torch`] The torchao that is installed: its classes, records and enumerations by the rows of our tables.
 
-Generic over the rows of `schemas`: a class, a record or an enumeration is looked for under the modules that its row
-names (never under a name from a file), and is given what its own lists of parts and attributes ask for. Releases
-differ by field: a renamed one is mapped, one that the release does not have is dropped if it says nothing and refused
-by name and value if it says something.
+Each is looked for under the modules that its row names, never under a name from a file. What the release does not
+have is None; a value that it cannot hold is refused by name.
 """
 
 from __future__ import annotations
@@ -19,9 +17,9 @@ from typing import Any, Final
 
 import torch
 
-from .attributes import data_of
-from .errors import Malformed, Refused
-from .schemas import (
+from ..attributes import data_of
+from ..errors import Refused
+from ..schemas import (
     BY_CLASS,
     BY_NAME_CURRENT,
     BY_SHORT_NAME,
@@ -35,12 +33,10 @@ from .schemas import (
     Record,
     Schema,
 )
-from .torch_tensors import TORCH_DTYPES
-from .weights import Weight
+from .memory import TORCH_DTYPES
 
 INSTALL: Final = "pip install 'depickle[torch]'"
 _OLD_FP4: Final = frozenset({"_scale_e4m3", "_scale_e8m0"})  # only classes up to 0.14 have these fields
-_TUPLES: Final = frozenset({("IntxUnpackedToInt8Tensor", "block_size")})  # everybody else keeps lists
 _V1_FUNCTION: Final = "_int8_symm_per_token_reduced_range_quant"
 
 
@@ -86,6 +82,7 @@ class Library:
         self._classes: dict[str, Installed | None] = {}
         self._found: dict[tuple[str, str], Any] = {}
         self._values: dict[str, Any] = {}
+        self._v1: list[Any] | None = None
 
     def find(self, row: Schema | Record | Enum) -> Any:
         """The class of a row, None if this release does not have it."""
@@ -130,86 +127,23 @@ class Library:
         today = {field: row.name for field in fields for row in rows if field in {row.name, *row.was}}
         return Installed(cls, schema, tuple(fields), today, defaults)
 
-    # --- weights -----------------------------------------------------------------------------------------------------
-
-    def build(self, weight: Weight, parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """The live object of a weight of a class of today. Raises Refused where this release cannot construct it."""
-        kind = str(weight.kind)
-        found = self.installed(kind)
-        if found is None:
-            raise self.lacking(kind)
-        if kind == "Int8Tensor" and "zero_point" not in found.fields:
-            _check_symmetric(weight.attributes)
-        given: dict[str, Any] = {**weight.attributes, **parts}
-        arguments = [self._argument(found, field, given) for field in found.fields]
-        for name, value in given.items():
-            if not _says_nothing(name, value):
-                raise cannot(name, "a tensor" if isinstance(value, torch.Tensor) else value)
-        return found.cls(*arguments)
-
-    def _argument(self, found: Installed, field: str, given: dict[str, Any]) -> Any:
-        """Take one field of the installed class out of what the weight has."""
-        name = found.today.get(field)
-        if name in given:
-            return self._placed(found, name, given)
-        if field == "_gemm_kernel_choice":
-            return self._gemm(data_of(given.pop("kernel_preference"), "KernelPreference"))
-        if field == "_pack_fp6":
-            return False
-        if field in found.defaults:
-            return found.defaults[field]
-        if field.lstrip("_") in {part.name for part in found.schema.parts if part.optional}:
-            return None
-        raise Malformed(f"lacks {field}, which {found.cls.__name__} of torchao {self.version} needs")
-
-    def _placed(self, found: Installed, name: str, given: dict[str, Any]) -> Any:
-        value = given.pop(name)
-        if isinstance(value, torch.Tensor):
-            return swap_nibbles(value) if name == "qdata" and found.old_fp4 and _is_fp4(given) else value
-        live = self.value(value)
-        if name == "shape":
-            return torch.Size(live)
-        return tuple(live) if (found.schema.name, name) in _TUPLES else live
-
-    def _gemm(self, kernel: Json) -> Any:
-        """MXGemmKernelChoice of torchao 0.9 to 0.14 for today's kernel preference: emulated, or what the hardware
-        has."""
-        choice = {"EMULATED": "EMULATED", "AUTO": "CUBLAS"}.get(str(kernel))
-        if choice is None:
-            raise cannot("kernel_preference", kernel)
-        return getattr(self.find(ENUM_BY_NAME["MXGemmKernelChoice"]), choice)
+    def v1_classes(self) -> tuple[Any, ...] | None:
+        """What int8 of v1 was made of, where this release still has all of it (up to 0.17): three classes, the layout,
+        the domains of zero points, and the function that quantises activations."""
+        if self._v1 is None:
+            rows = ("LinearActivationQuantizedTensor", "AffineQuantizedTensor", "PlainAQTTensorImpl")
+            found = [self.find(BY_SHORT_NAME[name]) for name in rows]
+            found += [self.find(RECORD_BY_NAME["PlainLayout"]), self.find(ENUM_BY_NAME["ZeroPointDomain"])]
+            with quiet():
+                module = _module("torchao.quantization.quant_api") if self.version else None
+            self._v1 = [*found, getattr(module, _V1_FUNCTION, None)]
+        return None if any(one is None for one in self._v1) else tuple(self._v1)
 
     def lacking(self, kind: str) -> Refused:
         """The error for a class that is not there."""
         if self.version is None:
             return Refused(f"is a {kind}: rebuilding it needs torchao ({INSTALL}), dequantize=True does not")
         return Refused(f"is a {kind}, a class that torchao {self.version} does not have (dequantize=True needs none)")
-
-    # --- int8 of torchao v1 ------------------------------------------------------------------------------------------
-
-    def v1_classes(self) -> tuple[Any, ...] | None:
-        """What int8 of v1 was made of, where this release still has all of it (up to 0.17)."""
-        rows = ("LinearActivationQuantizedTensor", "AffineQuantizedTensor", "PlainAQTTensorImpl")
-        found = [self.find(BY_SHORT_NAME[name]) for name in rows]
-        found += [self.find(RECORD_BY_NAME["PlainLayout"]), self.find(ENUM_BY_NAME["ZeroPointDomain"])]
-        with quiet():
-            function = getattr(_module("torchao.quantization.quant_api"), _V1_FUNCTION, None) if self.version else None
-        found.append(function)
-        return None if any(one is None for one in found) else tuple(found)
-
-    def build_v1(self, weight: Weight, parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """The class that torchao v1 made of an int8 weight with dynamic activations, by the facts of `int8_v1`."""
-        classes = self.v1_classes()
-        if classes is None:
-            raise self.lacking("LinearActivationQuantizedTensor")
-        outer, affine, inner, layout, domain, function = classes
-        qdata, scale = parts["qdata"], parts["scale"]
-        impl = inner(qdata, scale.reshape(qdata.shape[0]), None, layout())
-        dtype = self.value(weight.attributes["dtype"])
-        block = tuple(self.value(weight.attributes["block_size"]))
-        made = affine(impl, block, qdata.shape, zero_point_domain=domain.NONE, dtype=dtype)
-        built: torch.Tensor = outer(made, function, {})
-        return built
 
     # --- values ------------------------------------------------------------------------------------------------------
 
@@ -255,10 +189,18 @@ class Library:
             if name in known:
                 given[name] = self.value(value)
             elif name == "kernel_preference" and "gemm_kernel_choice" in known:
-                given["gemm_kernel_choice"] = self._gemm(data_of(value, "KernelPreference"))
+                given["gemm_kernel_choice"] = self.gemm(data_of(value, "KernelPreference"))
             elif not _is_default(row, name, value):
                 raise cannot(name, value)
         return cls(**given)
+
+    def gemm(self, kernel: Json) -> Any:
+        """MXGemmKernelChoice of torchao 0.9 to 0.14 for today's kernel preference: emulated, or what the hardware
+        has."""
+        choice = {"EMULATED": "EMULATED", "AUTO": "CUBLAS"}.get(str(kernel))
+        if choice is None:
+            raise cannot("kernel_preference", kernel)
+        return getattr(self.find(ENUM_BY_NAME["MXGemmKernelChoice"]), choice)
 
 
 def cannot(name: str, value: object) -> Refused:
@@ -267,29 +209,5 @@ def cannot(name: str, value: object) -> Refused:
     return Refused(f"records {name}={shown}, which this torchao cannot construct")
 
 
-def _says_nothing(name: str, value: Any) -> bool:
-    """Whether a field that the installed class does not have can be left out without a difference."""
-    if isinstance(value, torch.Tensor):
-        return name == "zero_point" and not bool(value.view(torch.uint8).any())
-    return value is None or value is False
-
-
 def _is_default(row: Record, name: str, value: Json) -> bool:
     return any(field.name == name and field.default == value for field in row.fields)
-
-
-def _check_symmetric(attributes: Mapping[str, Json]) -> None:
-    """0.15 and 0.16 take an asymmetric activation and compute garbage: they have no zero points."""
-    kwargs = data_of(attributes.get("act_quant_kwargs"), "QuantizeTensorToInt8Kwargs")
-    if isinstance(kwargs, dict) and data_of(kwargs.get("mapping_type"), "MappingType") == "ASYMMETRIC":
-        raise cannot("mapping_type", "ASYMMETRIC")
-
-
-def _is_fp4(attributes: Mapping[str, Json]) -> bool:
-    """Whether two values share a byte: NVFP4, which has no element type, and MX with that of fp4."""
-    return "elem_dtype" not in attributes or data_of(attributes["elem_dtype"], "torch.dtype") == "float4_e2m1fn_x2"
-
-
-def swap_nibbles(tensor: torch.Tensor) -> torch.Tensor:
-    """The two halves of every byte change places."""
-    return (tensor << 4) | (tensor >> 4)

@@ -13,25 +13,19 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .errors import Mismatch, Refused, located, show
+import safetensors
+import torch
 
-try:
-    import safetensors
-    import torch
-
-    from . import torch as loader
-except ImportError as missing:
-    raise Refused(
-        f"--check-with torch needs {missing.name or 'torch'}, which is not installed: pip install 'depickle[torch]'"
-    ) from missing
-
-from .checkpoint import Checkpoint
-from .outputs.names import KEPT_PREFIX, METADATA, NAMES, ROOT_PREFIX, ROOTS, TAG, TIES, part_name
-from .statedict import NESTED_KEYS
-from .torch_classes import Library, quiet
-from .torch_live import json_of
-from .torch_sides import Side, is_nothing, plain, record, side_of
-from .torch_sources import load_source
+from ..checkpoint import Checkpoint
+from ..errors import Mismatch, Refused, located, show
+from ..outputs.names import KEPT_PREFIX, METADATA, NAMES, ROOT_PREFIX, ROOTS, TAG, TIES, part_name
+from ..statedict import NESTED_KEYS
+from .library import Library, quiet
+from .live import json_of
+from .loading import load
+from .native import unflattened
+from .sides import Side, is_nothing, plain, record, side_of
+from .sources import load_source
 
 _MAX_FINDINGS: Final = 50
 
@@ -68,7 +62,7 @@ class TorchJudge:
 
     def _source(self, checkpoint: Checkpoint, findings: list[str], result: Result) -> Mapping[str, torch.Tensor]:
         if checkpoint.container == "safetensors":
-            loaded: dict[str, torch.Tensor] = loader.load(checkpoint.source.path)["state_dict"]
+            loaded: dict[str, torch.Tensor] = load(checkpoint.source.path)["state_dict"]
             return loaded
         found = load_source(checkpoint, self._library)
         tag = found.get("format") if isinstance(found, dict) else None
@@ -134,11 +128,11 @@ class Result:
             return self.tensor(ROOT_PREFIX + name if name in self.roots else name)
         parts = {part: self.tensor(part_name(name, part)) for part in entry["_tensor_data_names"]}
         try:
-            return loader.unflattened(parts, json.dumps(entry))
+            return unflattened(parts, json.dumps(entry))
         except Refused:
             pass
         try:
-            found: torch.Tensor = loader.load(self._path, names=[name])["state_dict"][name]
+            found: torch.Tensor = load(self._path, names=[name])["state_dict"][name]
         except Refused:
             return None
         return found if len(side_of(found).parts) == len(parts) else None  # an inert part may have been left out

@@ -1,43 +1,30 @@
-"""[extra `torch`] Load a checkpoint, converted or not, as live torch and torchao objects.
+"""[extra `torch`] The verbs that load: a checkpoint, converted or not, as live torch and torchao objects.
 
-Works from the same index of a file as the converter and the verifier, for pickles and for safetensors alike: nothing
-is unpickled, torchao's own deserialiser is not used (unless told so), and every name is accounted for. Tensors are
-views of the mapped file.
+Tensors are views of the mapped file. Who makes a weight of them is decided once a checkpoint: today's classes, those
+of torchao v1 for int8 that is v1's, torchao's own reader, or formulas that need no torchao.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
-try:
-    import torch
-except ImportError as error:
-    raise ImportError("depickle.torch needs torch: pip install 'depickle[torch]'") from error
+import torch
 
-from .checkpoint import Checkpoint
-from .collector import paused
-from .conversion import write
-from .errors import Error, Malformed, Refused, located, show
-from .opening import open_checkpoint
-from .options import Options, UsageError
-from .outputs.safetensors import int8_source, weight_json
-from .report import Record
-from .schemas import BY_NAME_CURRENT
-from .torch_classes import Library, quiet
-from .torch_dequantize import dequantize as dequantized
-from .torch_kept import rebuild
-from .torch_live import live_checkpoint
-from .torch_shards import index_in, open_shards
-from .torch_tensors import Memory
-from .weights import PLAIN, Weight
-
-__all__ = ["load", "load_into", "save"]
-
-NATIVE: Final = "UNSLOTH_PREQUANT_NATIVE_REBUILD"
-_OFF: Final = frozenset({"0", "false", "no", "off"})
+from ..checkpoint import Checkpoint
+from ..collector import paused
+from ..errors import Error, Refused, located, show
+from ..outputs.safetensors import int8_source
+from ..schemas import BY_NAME_CURRENT
+from ..shards import open_any
+from ..weights import PLAIN, Weight
+from .building import Builder
+from .formulas import dequantize as dequantized
+from .kept import rebuild
+from .library import Library, quiet
+from .memory import Memory
+from .native import is_wanted, native
 
 Build = Callable[[Weight, Mapping[str, torch.Tensor]], torch.Tensor]
 
@@ -57,11 +44,16 @@ def load(
     no torchao is needed. `names` limits what is loaded. Tied weights are one tensor. Raises Malformed, Refused,
     OSError.
     """
-    with paused(), _open(path) as checkpoint, located(file=checkpoint.source.name):
-        if checkpoint.damage:
-            raise Malformed(checkpoint.damage[0])
-        memory = Memory(checkpoint.source, mapped=mmap, device=torch.device(device))
-        build = _dequantize if dequantize else _builder(checkpoint, Library())
+    with paused():  # until nothing is left but the result: the index is several times as many objects
+        return _load(path, torch.device(device), mmap, dequantize, names)
+
+
+def _load(
+    path: str | os.PathLike[str], device: torch.device, mapped: bool, plain: bool, names: Iterable[str] | None
+) -> dict[str, Any]:
+    with open_any(path) as checkpoint, located(file=checkpoint.source.name):
+        memory = Memory(checkpoint.source, mapped=mapped, device=device)
+        build = _dequantize if plain else _chosen(checkpoint, Library())
         with quiet():
             state_dict = _state_dict(checkpoint, memory, build, names)
         checkpoint.source.check_unchanged()
@@ -105,32 +97,6 @@ def load_into(
     return list(lacking), list(unknown)
 
 
-def save(
-    state_dict: Mapping[str, torch.Tensor],
-    path: str | os.PathLike[str],
-    *,
-    format: str | None = None,  # noqa: A002 - the header's own word, and that of `load`
-    metadata: Mapping[str, Any] | None = None,
-    overwrite: bool = False,
-) -> Record:
-    """Save a live state dict, torchao's weights and plain tensors, as `convert` would have its pickle: streamed,
-    proved, and under its name only then.
-
-    `format` and `metadata` are those of a pre-quantised checkpoint. Returns the record; its `src_sha256` is that of
-    the storages, one after the other. Raises Refused, Mismatch, UsageError, OSError.
-    """
-    target = os.fspath(path)
-    if not target.endswith(".safetensors"):
-        raise UsageError(f"the path must end in .safetensors, not {os.path.basename(target)!r}")
-    with live_checkpoint(state_dict, target, format, metadata or {}) as checkpoint, paused():
-        return write(checkpoint, target, os.path.dirname(target) or ".", Options(overwrite=overwrite))
-
-
-def _open(path: str | os.PathLike[str]) -> Checkpoint:
-    shards = index_in(path)
-    return open_checkpoint(path, keep_unsupported=True) if shards is None else open_shards(shards)
-
-
 def _state_dict(
     checkpoint: Checkpoint, memory: Memory, build: Build, names: Iterable[str] | None
 ) -> dict[str, torch.Tensor]:
@@ -159,43 +125,21 @@ def _dequantize(weight: Weight, parts: Mapping[str, torch.Tensor]) -> torch.Tens
     return dequantized(str(weight.kind), parts, weight.attributes)
 
 
-def _builder(checkpoint: Checkpoint, library: Library) -> Build:
+def _chosen(checkpoint: Checkpoint, library: Library) -> Build:
     """Who rebuilds the weights of this checkpoint: today's classes, v1's for int8 that is v1's, or torchao itself."""
-    if os.environ.get(NATIVE, "").strip().lower() in _OFF:
+    if is_wanted():
         return native
     v1 = int8_source(checkpoint) is not None and library.v1_classes() is not None
+    builder = Builder(library)
 
     def build(weight: Weight, parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
         kind = str(weight.kind)
         if weight.origin is not None:
             return rebuild(library, weight, parts)
         if v1 and kind == "Int8Tensor":
-            return library.build_v1(weight, parts)
+            return builder.build_v1(weight, parts)
         if library.find(BY_NAME_CURRENT[kind]) is not None and library.installed(kind) is None:
             return native(weight, parts)
-        return library.build(weight, parts)
+        return builder.build(weight, parts)
 
     return build
-
-
-def native(weight: Weight, parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Let torchao's own reader rebuild one weight."""
-    return unflattened(parts, json.dumps(weight_json(weight)))
-
-
-def unflattened(parts: Mapping[str, torch.Tensor], entry: str) -> torch.Tensor:
-    """Give torchao's own reader the parts and the header's entry of one weight, by itself: so no other name can stand
-    in its way, and many take no longer than their number. Raises Refused where it does not rebuild it."""
-    try:
-        from torchao.prototype.safetensors.safetensors_support import unflatten_tensor_state_dict
-    except ImportError as error:
-        raise Refused("the torchao that is installed has no safetensors reader") from error
-    tensors = {f"m._w_{name}": tensor for name, tensor in parts.items()}
-    try:
-        found, left = unflatten_tensor_state_dict(tensors, {"tensor_names": '["m.w"]', "m.w": entry})
-    except (ValueError, TypeError, AttributeError, KeyError, AssertionError, NotImplementedError) as error:
-        raise Refused(f"torchao's own reader does not rebuild it: {show(str(error))}") from error
-    if left or "m.w" not in found:
-        raise Refused(f"torchao's own reader does not account for {', '.join(left) or 'the weight'}")
-    rebuilt: torch.Tensor = found["m.w"]
-    return rebuilt

@@ -1,4 +1,4 @@
-"""[extra `torch`] A checkpoint in several safetensors files with an index, as transformers and diffusers write it.
+"""A checkpoint in several safetensors files with an index, as transformers and diffusers write it.
 
 The files lie one after the other in one source. Each header's metadata is a part of the whole's, or all of it: what
 two of them say of one name must be the same. The index must account for every tensor, and every tensor for it.
@@ -15,6 +15,7 @@ from typing import Any, Final
 from .checkpoint import Checkpoint
 from .errors import Malformed, Refused, located, show
 from .header import Entry, Header, read_header
+from .opening import open_checkpoint
 from .outputs.names import NAMES, TAG
 from .outputs.stored import Stored, json_names
 from .ranges import ByteRange, FileSource
@@ -62,6 +63,13 @@ class Shards(FileSource):
         """Close all files."""
         for _, file in self.files:
             file.close()
+
+
+def open_any(path: str | os.PathLike[str]) -> Checkpoint:
+    """Read what a checkpoint holds: one file, or several by their index or its folder; unsupported classes are kept.
+    Raises Malformed, Refused, OSError."""
+    shards = index_in(path)
+    return open_checkpoint(path, keep_unsupported=True) if shards is None else open_shards(shards)
 
 
 def index_in(path: str | os.PathLike[str]) -> str | None:

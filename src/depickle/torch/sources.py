@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import torch
 
-from .checkpoint import Checkpoint
-from .errors import Refused, show
-from .schemas import BY_CLASS, ENUM_BY_CLASS, FUNCTIONS, RECORD_BY_CLASS, Enum
-from .torch_classes import Library, quiet
+from ..checkpoint import Checkpoint
+from ..errors import Refused, show
+from ..schemas import BY_CLASS, ENUM_BY_CLASS, FUNCTIONS, RECORD_BY_CLASS, Enum
+from .library import Library, quiet
 
 _VERSION: Final = "torch.torch_version.TorchVersion"
 

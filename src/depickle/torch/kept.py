@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import torch
 
-from .errors import Refused
-from .schemas import FUNCTIONS, Json
-from .torch_classes import Library
-from .torch_tensors import TORCH_DTYPES
-from .weights import Weight
+from ..errors import Refused
+from ..schemas import FUNCTIONS, Json
+from ..weights import Weight
+from .library import Library
+from .memory import TORCH_DTYPES
 
 # Sequences that torchao keeps as something else than a list; JSON does not tell.
 _SEQUENCES: Final[Mapping[tuple[str, str], type]] = {

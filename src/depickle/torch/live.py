@@ -14,18 +14,18 @@ from typing import Any, Final
 
 import torch
 
-from .attributes import from_json, typed
-from .checkpoint import Checkpoint, check_tag, find_ties, shared_facts
-from .errors import Error, Malformed, Refused, located, show
-from .lift import lift
-from .ranges import ByteRange, FileSource
-from .schemas import BY_CLASS, FUNCTIONS, Json
-from .statedict import TAGS
-from .strided import blocks
-from .tensors import TensorView
-from .torch_classes import quiet
-from .torch_tensors import DTYPE_NAMES
-from .weights import PLAIN, Part, Weight, plain
+from ..attributes import from_json, typed
+from ..checkpoint import Checkpoint, check_tag, find_ties, shared_facts
+from ..errors import Error, Malformed, Refused, located, show
+from ..lift import lift
+from ..ranges import ByteRange, FileSource
+from ..schemas import BY_CLASS, FUNCTIONS, Json
+from ..statedict import TAGS
+from ..strided import blocks
+from ..tensors import TensorView
+from ..weights import PLAIN, Part, Weight, plain
+from .library import quiet
+from .memory import DTYPE_NAMES
 
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 

@@ -1,7 +1,7 @@
 """[extra `torch`] What a live weight says, in one form for every release: class, parts and attributes as torchao 0.18
 would hold them.
 
-For the judge in `torch_check`, which compares a source's live objects with an output's. Written from docs/classes.md
+For the judge in `judge`, which compares a source's live objects with an output's. Written from docs/classes.md
 a second time, on live objects and torch operations; it shares no code with the converter's maps. Attributes that say
 nothing (None, False, a row's last dimension) are left out on both sides.
 """
@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import torch
 
-from .errors import Refused, show
-from .torch_sources import Fields, Function, Member
+from ..errors import Refused, show
+from .sources import Fields, Function, Member
 
 _RENAMED: Final = {"_data": "qdata", "_scale_e8m0": "scale", "_scale_e4m3": "scale"}
 _LAST: Final = {("PerRow", "dim"): -1, ("PerToken", "dim"): -1}
