@@ -25,7 +25,8 @@ ALIGNMENT: Final = 4096  # a page: the data can be mapped and read directly
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """Where a file came from, as its header says it: no path, no date. `more` are names and sizes of further sources;
-    `earlier` is the provenance of a source that was converted before."""
+    `earlier` is the provenance of a source that was converted before. `int8_source` is said here of a plain state
+    dict, which has no `unsloth_quant_layout` to say it."""
 
     file: str
     bytes: int
@@ -34,6 +35,7 @@ class Provenance:
     revision: str | None = None
     earlier: Json = None
     more: tuple[tuple[str, int], ...] = ()
+    int8_source: str | None = None
 
     def pieces(self) -> tuple[str, ...]:
         """The JSON text, cut where the 64 digits of each source's SHA-256 go, which a plan does not know yet."""
@@ -57,6 +59,8 @@ class Provenance:
             {key: value for key, value in (("repo", self.repo), ("revision", self.revision)) if value is not None}
         )
         rest["converter"] = self.converter
+        if self.int8_source is not None:
+            rest["int8_source"] = self.int8_source
         if self.earlier is not None:
             rest["from"] = self.earlier
         return rest

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from ..checkpoint import Checkpoint, check_tag
@@ -72,6 +73,8 @@ def plan(checkpoint: Checkpoint, name: str, provenance: Provenance, options: Opt
     dropped = droppable_ties(checkpoint) if options.drop_tied_copies else dict(checkpoint.dropped)
     kept = {key: weight for key, weight in checkpoint.weights.items() if key not in dropped}
     flat, owners = _flatten(kept, ROOT_PREFIX if prefixed else "")
+    if checkpoint.format is None:
+        provenance = replace(provenance, int8_source=int8_source(checkpoint))
     metadata = _metadata(checkpoint, kept, dropped, provenance, prefixed=prefixed)
     sizes = {key: sum(part.nbytes for part in weight.leaves().values()) for key, weight in kept.items()}
     groups = split(sizes, options.max_shard_size)
@@ -286,7 +289,7 @@ def index(source: FileSource, *, keep_unsupported: bool = False) -> Checkpoint:
             _in_order(weights, json_names(meta, ORDER) if ORDER in meta else list(weights)),
             ties={**copied, **dropped},
             dropped=dropped,
-            facts=json_object(json_object(meta, QUANT), "int8_v1") or None,
+            facts=_facts(meta),
             classes={name: str(weight.kind) for name, weight in weights.items() if weight.kind is not None},
             provenance=json_object(meta, TAGGED_SOURCE if tag is not None else PLAIN_SOURCE) or None,
             sealed=SEAL in meta,
@@ -296,6 +299,13 @@ def index(source: FileSource, *, keep_unsupported: bool = False) -> Checkpoint:
         if checkpoint.facts is not None and not any(w.kind == "Int8Tensor" for w in weights.values()):
             raise Refused("records int8_v1, but holds no int8 weight")
         return checkpoint
+
+
+def _facts(meta: Mapping[str, str]) -> Mapping[str, Json] | None:
+    """The facts of torchao v1's int8: written out where there is a tag, else named in the provenance."""
+    if TAG not in meta and json_object(meta, PLAIN_SOURCE).get("int8_source") == "torchao_v1":
+        return FACTS
+    return json_object(json_object(meta, QUANT), "int8_v1") or None
 
 
 def _in_order(weights: Mapping[str, Weight], order: list[str]) -> dict[str, Weight]:

@@ -14,7 +14,7 @@ import torch
 
 from ..checkpoint import Checkpoint
 from ..collector import paused
-from ..errors import Error, Refused, located, show
+from ..errors import Error, Malformed, Refused, located, show
 from ..outputs.safetensors import int8_source
 from ..schemas import BY_NAME_CURRENT
 from ..shards import open_any
@@ -52,6 +52,8 @@ def _load(
     path: str | os.PathLike[str], device: torch.device, mapped: bool, plain: bool, names: Iterable[str] | None
 ) -> dict[str, Any]:
     with open_any(path) as checkpoint, located(file=checkpoint.source.name):
+        if checkpoint.damage:
+            raise Malformed(checkpoint.damage[0])
         memory = Memory(checkpoint.source, mapped=mapped, device=device)
         build = _dequantize if plain else _chosen(checkpoint, Library())
         with quiet():
