@@ -118,10 +118,14 @@ OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "([format.md](format.md)).",
         "--target": "`unsloth` is the container of Unsloth's pre-quantised checkpoints: root names (without a dot) get a "
         "prefix. `hf` stores and lists them under their own name, as transformers and diffusers want it; tag and metadata "
-        "stay. A file that is the same for both says so in the record's `serves`.",
+        "stay. A file that is the same for both says so in the record's `serves`. `comfyui` makes `STEM-ComfyUI.safetensors`: "
+        "ComfyUI's own quantised layers, or a refusal by name ([comfyui.md](comfyui.md)).",
+        "--key-prefix": "For example `model.diffusion_model.`. Put on after `--rename`.",
+        "--rename": 'JSON: `{"rename": {OLD: NEW}, "concat": {NEW: [OLD, ...]}}`; see [comfyui.md](comfyui.md).',
         "--check-with": "Needs the extra `torch`. Both files are loaded with the installed torch and torchao and compared "
         "class by class, before the output gets its name; the record's `reader` names the releases.",
-        "--dry-run": "Nothing is written and no tensor is read.",
+        "--dry-run": "Nothing is written, and no tensor is read but where the plan hangs on it: zero points, and with "
+        "`--target comfyui` MX scales.",
         "--json": "[Schema](schemas/plan.v1.json). Without `--dry-run` a usage error: records are JSON already.",
         "--pretty": "",
         "--jobs": "Each uses two threads. Records come as the conversions end, not in the order of the sources.",

@@ -17,12 +17,12 @@ SOURCE = ROOT / "src" / "depickle"
 # modules.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_version", "errors", "limits", "collector", "locks", "targets", "options", "harmful"),
-    ("ranges", "dtypes", "inert", "rules", "schemas"),
+    ("ranges", "dtypes", "inert", "rules", "undo", "schemas", "twin"),
     ("opcodes", "vm", "strided", "archive"),
     ("tensors", "attributes", "statedict", "metadata", "weights", "current", "affine", "lift"),
     ("checkpoint", "header"),
     ("layout", "outputs"),
-    ("digest", "writer", "manifest", "compare", "parallel", "opening", "shards", "report"),
+    ("digest", "writer", "manifest", "compare", "compare_twin", "parallel", "opening", "shards", "report"),
     ("verification", "conversion", "inspection", "scanning", "mirror"),
     ("torch",),
     ("terminal", "console", "cli", "__main__", "__init__"),
@@ -39,6 +39,8 @@ WALLS = (
     ("layout", "checkpoint weights schemas tensors dtypes header outputs"),
     ("writer", "checkpoint weights schemas tensors dtypes header outputs compare opening"),
     ("compare", "layout writer rules strided outputs conversion"),
+    ("compare_twin", "layout writer rules strided outputs conversion"),
+    ("undo", "rules"),
     ("verification", "layout writer rules strided conversion"),
     ("header", "checkpoint weights schemas outputs layout"),
     ("digest", "checkpoint weights outputs layout"),

@@ -26,6 +26,7 @@ from .schemas import BY_CLASS, DTYPE_GLOBALS, ENUM_BY_CLASS, FUNCTIONS, RECORD_B
 from .statedict import TAGS, TRANSFORMER_V1, TRANSFORMER_V2, TRANSFORMER_V3, Root, find_root
 from .strided import blocks
 from .tensors import OTHER_TENSORS, REBUILD, STORAGE_CLASSES, Storages, TensorView, check_persistent_id
+from .twin import Twin
 from .vm import LIMITS, Heard, Limits, Program, run
 from .weights import WRAPPER, Weight, read_weight
 
@@ -73,7 +74,8 @@ class Checkpoint:
     alias out has it in `dropped`. `sealed`: a safetensors file with our header digest, `damage`: what is wrong with
     that header. `facts` are those of `int8_v1` if they are true of every int8 weight. `classes` are the names under
     which the file knew the weights' classes. `normalised` lists what JSON spells differently, `warnings` what a
-    reader of the result should know.
+    reader of the result should know. `twin` is what a ComfyUI twin says of itself, whose weights are the plain tensors
+    of its file.
     """
 
     source: FileSource
@@ -92,6 +94,7 @@ class Checkpoint:
     damage: tuple[str, ...] = ()
     normalised: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    twin: Twin | None = None
 
     @property
     def kind(self) -> str:

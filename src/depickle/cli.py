@@ -119,6 +119,8 @@ def _convert_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="also compare live objects of the installed torch and torchao",
     )
     add("--target", choices=list(TARGETS), help="whom the result is for; by default what the source's format says")
+    add("--key-prefix", metavar="PREFIX", help="with --target comfyui: put PREFIX before every name")
+    add("--rename", metavar="FILE", help="with --target comfyui: a table of new names, and of weights to put together")
     add("--dry-run", action="store_true", help="print the plan: which output bytes come from which source bytes")
     add("--json", action="store_true", help="with --dry-run: the plan as JSON")
     add("--pretty", action="store_true", help="records as text for people, also when stdout is no terminal")
@@ -196,6 +198,8 @@ def _convert(args: argparse.Namespace) -> int:
             args.keep_unsupported,
             args.check_with,
             args.target,
+            key_prefix=args.key_prefix,
+            rename=args.rename,
         )
         if args.json and not args.dry_run:
             raise UsageError("--json goes with --dry-run; records are JSON already")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Final, Literal, TypeAlias
 
@@ -19,6 +20,7 @@ from .digest import Cancelled, Progress, Stop
 from .errors import show
 from .ranges import ByteRange, FileSource
 from .tensors import TensorView
+from .undo import ROWS, narrow_bfloat16, narrow_float16, unblock
 from .weights import Part, Weight
 
 BLOCK: Final = 512 * 1024
@@ -148,13 +150,17 @@ class Comparer:
 
     def _first_difference(self, mine: Part, where: ByteRange) -> int | None:
         view = mine.view
-        changed = view.swapped or view.conj or view.neg or mine.rule in _UNDO
+        changed = view.swapped or view.conj or view.neg or mine.rule in (*_UNDO, *_NARROW, "block-scales")
         if view.contiguous and not changed:
             return self._same(view.range, where)
         if mine.rule == "zero-to-int8":
             return self._zeros(view, where)
         if mine.rule == "narrow-to-int8":
             return self._narrowed(view, where)
+        if mine.rule == "block-scales":
+            return self._blocked(mine, where)
+        if mine.rule in _NARROW:
+            return self._widened(mine, where)
         if view.contiguous:
             return self._undone(mine, where)
         return self._scattered(mine, where)
@@ -197,6 +203,39 @@ class Comparer:
             self._tick(count)
         return None
 
+    def _blocked(self, mine: Part, where: ByteRange) -> int | None:
+        """Scales in a tensor core's order: 128 rows at a time, back to rows; the padding is zero."""
+        rows, width = mine.view.shape
+        length = ROWS * 4 * -(-width // 4)
+        for at, first in zip(range(0, where.length, length), range(0, rows, ROWS)):
+            count = min(ROWS, rows - first)
+            block = unblock(self._output.read(where.offset + at, length), count, width)
+            if block is None or not self._holds(mine, block, first, count):
+                return at
+            self._tick(length)
+        return None
+
+    def _widened(self, mine: Part, where: ByteRange) -> int | None:
+        """Numbers that became float32, back to what they were."""
+        view = mine.view
+        if not view.shape:
+            view = replace(view, shape=(1,), stride=(1,))
+        inner = view.numel // max(view.shape[0], 1)
+        rows = max(BLOCK // (4 * max(inner, 1)), 1)
+        for first in range(0, view.shape[0] if inner else 0, rows):
+            count, at = min(rows, view.shape[0] - first), first * inner * 4
+            block = _NARROW[mine.rule](self._output.read(where.offset + at, count * inner * 4))
+            if block is None or not self._holds(replace(mine, view=view), block, first, count):
+                return at
+            self._tick(len(block))
+        return None
+
+    def _holds(self, mine: Part, block: bytes, first: int, count: int) -> bool:
+        """Whether the source's rows from `first` on are the bytes of `block`."""
+        view = mine.view
+        begin = view.offset + first * view.stride[0]
+        return self._differs(mine, _undo(mine, block), (count, *view.shape[1:]), view.stride, begin) is None
+
     def _undone(self, mine: Part, where: ByteRange) -> int | None:
         place = mine.view.range
         for at in range(0, where.length, BLOCK):
@@ -234,11 +273,18 @@ class Comparer:
     def _tile(
         self, mine: Part, where: ByteRange, at: int, shape: tuple[int, ...], stride: tuple[int, ...], offset: int
     ) -> int | None:
-        width = mine.view.dtype.itemsize
-        length = width
+        length = mine.view.dtype.itemsize
         for size in shape:
             length *= size
-        out = _undo(mine, self._output.read(where.offset + at, length))
+        found = self._differs(mine, _undo(mine, self._output.read(where.offset + at, length)), shape, stride, offset)
+        self._tick(length)
+        return None if found is None else at + found
+
+    def _differs(
+        self, mine: Part, out: bytes, shape: tuple[int, ...], stride: tuple[int, ...], offset: int
+    ) -> int | None:
+        """The first byte of `out`, undone, that is not the source's at these elements of its storage."""
+        width = mine.view.dtype.itemsize
         elements = memoryview(out).cast(_CAST[width])
         steps = [1] * len(shape)
         for i in range(len(shape) - 2, -1, -1):
@@ -250,8 +296,7 @@ class Comparer:
             begin = sum(k * s for k, s in zip(index, stride))
             stop = start + (shape[along] - 1) * steps[along] + 1
             if elements[start : stop : steps[along]].tobytes() != read(begin, shape[along], stride[along]):
-                return at + start * width
-        self._tick(length)
+                return start * width
         return None
 
     def _reader(
@@ -322,4 +367,8 @@ _UNDO: Final[Mapping[str, Callable[[bytes], bytes]]] = {
     "nibble-swap": _turn_nibbles,
     "zero-to-int8": bytes,
     "narrow-to-int8": bytes,
+}
+_NARROW: Final[Mapping[str, Callable[[bytes], bytes | None]]] = {
+    "widen-bfloat16": narrow_bfloat16,
+    "widen-float16": narrow_float16,
 }

@@ -26,7 +26,6 @@ from .opening import open_checkpoint, open_output
 from .options import Options, UsageError, check_batch, destination
 from .outputs import safetensors
 from .outputs.files import Provenance
-from .outputs.names import kept_warnings, reader_warnings
 from .outputs.plans import output_of
 from .parallel import Linked, run_all
 from .ranges import FileSource
@@ -89,6 +88,8 @@ def convert(
     keep_unsupported: bool = False,
     check_with: str | None = None,
     target: str | None = None,
+    key_prefix: str | None = None,
+    rename: str | None = None,
     progress: Callable[[int, int], None] | None = None,
     stop: Stop | None = None,
 ) -> Record:
@@ -99,7 +100,18 @@ def convert(
     ends with `Cancelled`.
     """
     options = Options(
-        repo, revision, sha256, trust_sha256, drop_tied_copies, overwrite, key, keep_unsupported, check_with, target
+        repo,
+        revision,
+        sha256,
+        trust_sha256,
+        drop_tied_copies,
+        overwrite,
+        key,
+        keep_unsupported,
+        check_with,
+        target,
+        key_prefix=key_prefix,
+        rename=rename,
     )
     check_batch([os.fspath(src)], os.fspath(out_dir), options)
     return convert_with(src, out_dir, options, progress=progress, stop=stop)
@@ -357,8 +369,8 @@ def _record(
         skipped=outcome.skipped,
         src_sha256_checked=options.trust_sha256 is None,
         rules=file.rules,
-        activation=checkpoint.activation,
+        activation=output_of(checkpoint, options).activation(checkpoint),
         serves=output_of(checkpoint, options).serves(checkpoint, options),
         normalised=checkpoint.normalised,
-        warnings=(*checkpoint.warnings, *reader_warnings(checkpoint.weights), *kept_warnings(checkpoint.weights)),
+        warnings=(*checkpoint.warnings, *output_of(checkpoint, options).notes(checkpoint)),
     )

@@ -1,15 +1,16 @@
 """A conversion as a pure value: which bytes of the output come from where.
 
 An output file is a head (literal text with holes for digests that are not known yet) and then segments without a
-gap: a `Copy` of a range of the source, or a `Transform` of a strided view by named rules. The dry run prints it,
-the writer executes it, tests compare it. Nothing here knows a format or reads a byte.
+gap: a `Copy` of a range of the source, a `Transform` of a strided view by named rules, or a `Literal` that comes
+from no source. The dry run prints it, the writer executes it, tests compare it. Nothing here knows a format or
+reads a byte.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from .ranges import ByteRange
 from .rules import GATHER, Step
@@ -104,12 +105,34 @@ class Transform:
 
 
 @dataclass(frozen=True, slots=True)
+class Literal:
+    """`data`, `times` over: bytes that come from no source, such as padding. `data` is short (a few KiB)."""
+
+    tensor: str
+    data: bytes
+    times: int = 1
+
+    @property
+    def length(self) -> int:
+        """Bytes that come out."""
+        return len(self.data) * self.times
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """None: nothing is done to a source's bytes."""
+        return ()
+
+
+Segment: TypeAlias = "Copy | Transform | Literal"
+
+
+@dataclass(frozen=True, slots=True)
 class OutFile:
     """One file of the output: its name, its head, and its segments in order."""
 
     name: str
     head: Head
-    segments: tuple[Copy | Transform, ...]
+    segments: tuple[Segment, ...]
 
     @property
     def data_start(self) -> int:
@@ -147,7 +170,8 @@ class Layout:
     index: Text | None = None
 
     def as_json(self) -> list[dict[str, object]]:
-        """The dry run: per file the segments as [source, offset, length] triples, or as views with their rules."""
+        """The dry run: per file the segments as [source, offset, length] triples, as views with their rules, or as
+        literal bytes in hexadecimal."""
         return [
             {
                 "file": file.name,
@@ -167,6 +191,8 @@ def _placed(file: OutFile) -> list[dict[str, object]]:
         entry: dict[str, object] = {"tensor": segment.tensor, "at": at, "length": segment.length}
         if isinstance(segment, Copy):
             entry["from"] = [segment.range.source, segment.range.offset, segment.range.length]
+        elif isinstance(segment, Literal):
+            entry["literal"], entry["times"] = segment.data.hex(), segment.times
         else:
             view = segment.view
             entry["from"] = [view.storage.source, view.storage.offset, view.storage.length]

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from .targets import TARGETS, UNSLOTH
+from .targets import COMFYUI, TARGETS, UNSLOTH
 
 _SUFFIXES: Final = (".pt", ".pth", ".bin", ".safetensors")
 _HEX: Final = re.compile(r"[0-9a-fA-F]{64}")
@@ -33,6 +33,8 @@ class Options:
     check_with: str | None = None
     target: str | None = None
     max_shard_size: int | None = None
+    key_prefix: str | None = None
+    rename: str | None = None
 
     def __post_init__(self) -> None:
         if self.repo is not None:
@@ -48,6 +50,15 @@ class Options:
             raise UsageError(f"--check-with takes torch, not {self.check_with!r}")
         if self.target is not None and self.target not in TARGETS:
             raise UsageError(f"--target takes {', '.join(TARGETS)}, not {self.target!r}")
+        self._check_twin()
+
+    def _check_twin(self) -> None:
+        if self.target != COMFYUI and (self.key_prefix is not None or self.rename is not None):
+            raise UsageError("--key-prefix and --rename go with --target comfyui")
+        if self.target == COMFYUI and self.check_with is not None:
+            raise UsageError("--check-with torch does not go with --target comfyui: torchao does not read the twin")
+        if self.target == COMFYUI and self.drop_tied_copies:
+            raise UsageError("--drop-tied-copies does not go with --target comfyui: ComfyUI knows no ties")
 
 
 def destination(src: str | os.PathLike[str], out_dir: str | os.PathLike[str], options: Options) -> str:

@@ -13,8 +13,9 @@ class Target(NamedTuple):
     suffix: str = ".safetensors"
 
 
-UNSLOTH, HF = "unsloth", "hf"
+UNSLOTH, HF, COMFYUI = "unsloth", "hf", "comfyui"
 TARGETS: Final[Mapping[str, Target]] = {
     UNSLOTH: Target("Unsloth's pre-quantised container; the default for a checkpoint with a format tag"),
     HF: Target("transformers, diffusers and vLLM: every tensor under its own name; the default for a state dict"),
+    COMFYUI: Target("ComfyUI's own quantised layers, where that is exact", suffix="-ComfyUI.safetensors"),
 }

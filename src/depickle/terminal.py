@@ -119,11 +119,12 @@ def plan_text(src: str, dst: str, layout: Layout) -> str:
             f"  {file['length']} bytes, data from byte {file['head']}, rules {file['rules'] or 'none: every byte is copied'}"
         )
         for segment in file["segments"]:  # type: ignore[attr-defined]
-            _, offset, length = segment["from"]
+            if "literal" in segment:
+                origin = f"{'literal':>14}  {segment['literal'][:8] + '...' * (len(segment['literal']) > 8):<12}"
+            else:
+                origin = f"{segment['from'][1]:>14} +{segment['from'][2]:<12}"
             rules = f" [{', '.join(segment['rules'])}]" if "rules" in segment else ""
-            lines.append(
-                f"  {segment['at']:>14} +{segment['length']:<12} <- {offset:>14} +{length:<12} {show(segment['tensor'])}{rules}"
-            )
+            lines.append(f"  {segment['at']:>14} +{segment['length']:<12} <- {origin} {show(segment['tensor'])}{rules}")
     return "\n".join(lines)
 
 

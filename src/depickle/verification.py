@@ -14,6 +14,7 @@ from functools import partial
 from .checkpoint import Checkpoint
 from .collector import paused
 from .compare import Comparer, Pair, batches, compare_described, pairs
+from .compare_twin import TwinComparison
 from .digest import Progress, Stop, digest_source
 from .errors import Mismatch
 from .opening import open_checkpoint, open_output
@@ -24,14 +25,15 @@ from .report import Verification
 
 def described_findings(source: Checkpoint, output: Checkpoint) -> list[str]:
     """What differs before any tensor byte is read."""
+    if output.twin is not None:
+        return [*output.damage, *TwinComparison(source, output, output.twin).findings]
     return [*output.damage, *compare_described(source, output)]
 
 
 def compare_jobs(source: Checkpoint, output: Checkpoint, progress: Progress) -> list[Callable[[Stop], list[str]]]:
     """The byte comparison, cut into jobs for `run_all`; each returns its findings."""
-    return [
-        partial(_compare, source.source, output.source, batch, progress) for batch in batches(pairs(source, output))
-    ]
+    found = pairs(source, output) if output.twin is None else TwinComparison(source, output, output.twin).pairs
+    return [partial(_compare, source.source, output.source, batch, progress) for batch in batches(found)]
 
 
 def _compare(

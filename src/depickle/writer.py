@@ -19,10 +19,10 @@ from typing import Final, Protocol
 
 from .digest import Cancelled, Progress, Stop
 from .errors import Malformed, Refused
-from .layout import Copy, OutFile, Transform
+from .layout import Literal, OutFile, Segment, Transform
 from .locks import try_lock
 from .ranges import Source
-from .rules import apply
+from .rules import apply, unit
 from .strided import TILE, blocks
 
 BLOCK: Final = 512 * 1024  # half an L2 cache: written, and hashed while it is still there
@@ -194,7 +194,7 @@ def write_data(
         raise Malformed(f"{at} bytes were written where {file.length} were planned", file=file.name)
 
 
-def _pieces(segments: tuple[Copy | Transform, ...], sources: tuple[Source, ...]) -> Iterator[memoryview]:
+def _pieces(segments: tuple[Segment, ...], sources: tuple[Source, ...]) -> Iterator[memoryview]:
     """The bytes of the segments in blocks of up to BLOCK bytes, small segments together. A block is valid until the
     next is asked for."""
     buffer = memoryview(bytearray(BLOCK))
@@ -204,8 +204,18 @@ def _pieces(segments: tuple[Copy | Transform, ...], sources: tuple[Source, ...])
             if filled:
                 yield buffer[:filled]
                 filled = 0
-            for block in blocks(segment.view, sources[segment.view.storage.source], TILE):
+            whole = unit(segment.steps)
+            limit = max(TILE - TILE % whole, whole)
+            for block in blocks(segment.view, sources[segment.view.storage.source], limit):
                 yield memoryview(apply(segment.steps, block))
+            continue
+        if isinstance(segment, Literal):
+            for text in _repeated(segment):
+                if filled + len(text) > BLOCK:
+                    yield buffer[:filled]
+                    filled = 0
+                buffer[filled : filled + len(text)] = text
+                filled += len(text)
             continue
         source, at, end = sources[segment.range.source], segment.range.offset, segment.range.end
         while at < end:
@@ -217,6 +227,14 @@ def _pieces(segments: tuple[Copy | Transform, ...], sources: tuple[Source, ...])
                 filled = 0
     if filled:
         yield buffer[:filled]
+
+
+def _repeated(literal: Literal) -> Iterator[memoryview]:
+    """A literal in blocks of BLOCK bytes at the most."""
+    at_once = BLOCK // len(literal.data)
+    block = memoryview(literal.data * min(at_once, literal.times))
+    for done in range(0, literal.times, at_once):
+        yield block[: len(literal.data) * min(at_once, literal.times - done)]
 
 
 def check_destination(path: str) -> None:

@@ -42,6 +42,8 @@ CLIENTS = (
     *("rich==15.0.0", "shellingham==1.5.4", "tqdm==4.70.1", "truststore==0.10.5", "typer==0.29.2"),
     *("typing-inspection==0.4.5", "urllib3==2.8.0", "zipp==4.1.2"),
 )
+# ComfyUI's arithmetic, with the one package that it imports beside torch.
+KITCHEN = ("comfy-kitchen==0.2.40", "packaging==26.4")
 READERS = ("0.14.1", "0.15.0", "0.16.0", "0.17.0", "0.18.0")
 
 
@@ -95,6 +97,11 @@ def clients() -> Path:
     return _folder(f"clients-{hashlib.sha256(repr(CLIENTS).encode()).hexdigest()[:12]}", *CLIENTS)
 
 
+def kitchen() -> Path:
+    """A folder to put on PYTHONPATH that has comfy-kitchen."""
+    return _folder("-".join(KITCHEN).replace("==", "-"), *KITCHEN)
+
+
 def _folder(name: str, *packages: str) -> Path:
     """A folder that has these packages, and not what they depend on."""
     interpreter = python()
@@ -109,13 +116,17 @@ def _folder(name: str, *packages: str) -> Path:
     return home
 
 
-def run(release: str | None, child: Path | str, job: Any, *, with_clients: bool = False) -> Any:
+def run(
+    release: str | None, child: Path | str, job: Any, *, with_clients: bool = False, with_kitchen: bool = False
+) -> Any:
     """Run a script (a path, or the name of one of `children`) under a release of torchao, or none: JSON goes in, its
     last line of JSON comes out."""
     script = child if isinstance(child, Path) else CHILDREN / f"{child}.py"
     places = [str(SRC), str(CHILDREN)]
     if with_clients:
         places.insert(0, str(clients()))
+    if with_kitchen:
+        places.insert(0, str(kitchen()))
     if release is not None:
         places.insert(0, str(torchao(release)))
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("UNSLOTH_", "PYTHON"))}

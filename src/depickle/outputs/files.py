@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ..dtypes import DType
 from ..errors import Refused
 from ..header import MAX_HEADER, encode, entry_json, length_prefix, sort_key
-from ..layout import Copy, Head, OutFile, SourceDigest, Transform
+from ..layout import Copy, Head, Literal, OutFile, Segment, SourceDigest, Transform
 from ..rules import Step
 from ..schemas import Json
 from ..tensors import TensorView
@@ -66,16 +67,40 @@ class Provenance:
         return rest
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The bytes of one part of a weight, with a label for people."""
+
+    label: str
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor of a file: what it is, and the pieces that make it up, in order."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    pieces: tuple[Piece | Literal, ...]
+
+
 def out_file(name: str, metadata: Mapping[str, str | Provenance], flat: Mapping[str, tuple[str, Part]]) -> OutFile:
+    """One file of which every tensor is one part of a weight."""
+    whole = {key: Tensor(part.dtype, part.shape, (Piece(label, part),)) for key, (label, part) in flat.items()}
+    return pieced_file(name, metadata, whole)
+
+
+def pieced_file(name: str, metadata: Mapping[str, str | Provenance], tensors: Mapping[str, Tensor]) -> OutFile:
     """One file: its tensors in the format's order, and the header that describes them."""
     at = 0
     entries: dict[str, Json] = {}
-    segments: list[Copy | Transform] = []
-    for key, (label, part) in sorted(flat.items(), key=lambda item: sort_key(item[0], item[1][1].dtype)):
-        entries[key] = entry_json(part.dtype, part.shape, at, part.nbytes)
-        at += part.nbytes
-        if part.nbytes:
-            segments.append(_segment(label, part))
+    segments: list[Segment] = []
+    for key, tensor in sorted(tensors.items(), key=lambda item: sort_key(item[0], item[1].dtype)):
+        own = [piece if isinstance(piece, Literal) else _segment(piece) for piece in tensor.pieces]
+        length = sum(segment.length for segment in own)
+        entries[key] = entry_json(tensor.dtype, tensor.shape, at, length)
+        segments += [segment for segment in own if segment.length]
+        at += length
     return OutFile(name, head(metadata, entries), tuple(segments))
 
 
@@ -96,14 +121,16 @@ def steps_of(view: TensorView) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _segment(label: str, part: Part) -> Copy | Transform:
+def _segment(piece: Piece) -> Copy | Transform:
+    label, part = piece.label, piece.part
     view = part.view
     steps = steps_of(view)
     same = part.rule in ("copy", "reshape", "relabel")
     if view.contiguous and not steps and same:
         return Copy(label, view.range, part.rule)
     if part.rule != "copy":
-        steps = (*steps, Step(part.rule, view.dtype.itemsize))
+        width = view.shape[1] if part.rule == "block-scales" else view.dtype.itemsize
+        steps = (*steps, Step(part.rule, width))
     return Transform(label, view.strided, steps, part.nbytes, not view.contiguous)
 
 

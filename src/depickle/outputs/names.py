@@ -26,6 +26,8 @@ NAMES, ROOTS, ORDER, TIES, SEAL = (
     "depickle_ties",
     "depickle_header",
 )
+# A ComfyUI twin has two keys of its own: the markers again, as ComfyUI reads them, and what the source was.
+LAYERS, TWIN = "_quantization_metadata", "depickle_twin"
 HEADER_KEYS: Final = frozenset(
     {"__metadata__", FORMAT, TAG, METADATA, QUANT, TAGGED_SOURCE, PLAIN_SOURCE, NAMES, ROOTS, ORDER, TIES, SEAL}
 )

@@ -27,10 +27,12 @@ from ..statedict import TAGS
 from ..targets import HF, UNSLOTH
 from ..weights import PLAIN, Part, Weight
 from .files import ALIGNMENT, Provenance, out_file
+from .markers import read_twin
 from .names import (
     FORMAT,
     HEADER_KEYS,
     KEPT_PREFIX,
+    LAYERS,
     METADATA,
     NAMES,
     ORDER,
@@ -42,6 +44,7 @@ from .names import (
     TAG,
     TAGGED_SOURCE,
     TIES,
+    TWIN,
     flat_names,
 )
 from .prose import SCHEMES
@@ -294,6 +297,7 @@ def index(source: FileSource, *, keep_unsupported: bool = False) -> Checkpoint:
             provenance=json_object(meta, TAGGED_SOURCE if tag is not None else PLAIN_SOURCE) or None,
             sealed=SEAL in meta,
             damage=tuple(seal_findings(header)),
+            twin=read_twin(header, source),
         )
         check_tag(checkpoint)
         if checkpoint.facts is not None and not any(w.kind == "Int8Tensor" for w in weights.values()):
@@ -321,7 +325,7 @@ def _unsealed_findings(header: Header) -> list[str]:
     source = meta.get(TAGGED_SOURCE, meta.get(PLAIN_SOURCE, ""))
     if '"converter": "depickle ' not in source:
         return []
-    known = {*HEADER_KEYS, *json_names(meta, NAMES)}
+    known = {*HEADER_KEYS, LAYERS, TWIN, *json_names(meta, NAMES)}
     return [f"header: has a key {show(key)}, which is none of ours" for key in meta if key not in known]
 
 

@@ -50,6 +50,7 @@ def values(path):
     }
 
 
-stub()
-job = json.load(sys.stdin)
-print(json.dumps({name: values(path) for name, path in job["files"].items()}))
+if __name__ == "__main__":
+    stub()
+    job = json.load(sys.stdin)
+    print(json.dumps({name: values(path) for name, path in job["files"].items()}))
