@@ -1,4 +1,4 @@
-"""`python -m tests.oracle.matrix`: who reads whose files, as a table in markdown for docs/compatibility.md.
+"""`python -m tests.oracle.matrix` writes docs/compatibility.md: who reads whose files.
 
 Rows are classes and the releases that wrote them, columns the releases that read the converted file with
 `depickle.torch.load`.
@@ -20,6 +20,28 @@ import environment  # noqa: E402 - needs the path
 import judging  # noqa: E402
 import readings  # noqa: E402
 
+PAGE = HERE.parents[1] / "docs" / "compatibility.md"
+_BEFORE = """\
+<!-- Written by python -m tests.oracle.matrix; do not edit. -->
+
+# Compatibility
+
+What `depickle.torch.load` makes of a converted file, by the release of torchao that wrote the pickle (rows) and the one
+that is installed where the file is loaded (columns). Counted are the weights of the real files in tests/data, each
+loaded under each release, with torch {torch}.
+
+- *exact*: same class, attributes and bytes as the writer's, in the spelling of the reader's release, and, where the class
+  can be dequantised, the writer's values. A class of torchao v1 counts as the class that it is mapped to
+  ([classes.md](classes.md)); its dynamic int8 is rebuilt as v1's own class where the release still has it. NVFP4 with a scale
+  of the whole tensor is not held to the writer's values across 0.18, which combines the scales in float32 and not in bfloat16.
+- *refused*: an error that names the weight and what the release lacks: the class, or a field and its value that would be
+  lost. `dequantize=True` loads those too, without torchao ([loading.md](loading.md)).
+- *wrong*: anything else. The tests fail if there is one.
+
+"""
+_AFTER = """
+`python -m tests.oracle.matrix` rewrites this page; the tests compare it with what they find.
+"""
 _LACKS = re.compile(r"is a (\w+), a class that torchao|records (\w+=.*?), which")
 
 
@@ -79,11 +101,17 @@ def totals(found: dict[tuple[str, str, str], judging.Cell]) -> str:
     return ", ".join(f"{count} {status}" for status, count in counted.items())
 
 
+def page(found: dict[tuple[str, str, str], judging.Cell]) -> str:
+    """docs/compatibility.md."""
+    return f"{_BEFORE.format(torch=environment.TORCH)}{table(found)}\n{_AFTER}"
+
+
 def main() -> int:
-    """Print the table; the exit status tells whether anything is wrong."""
+    """Write the page; the exit status tells whether anything is wrong."""
     with tempfile.TemporaryDirectory() as folder:
         found = cells(readings.take(Path(folder)))
-    print(table(found))
+    PAGE.write_text(page(found), encoding="utf-8")
+    print(f"{PAGE.name}: {totals(found)}")
     return any(cell.counted["wrong"] for cell in found.values())
 
 

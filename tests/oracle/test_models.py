@@ -4,7 +4,9 @@ what `load_into` makes of its conversion."""
 from __future__ import annotations
 
 import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import environment
@@ -58,3 +60,12 @@ def test_outputs(computed: dict[str, Any], release: str, recipe: str, model: str
         assert found["difference"] < CLOSE[recipe]
     else:
         assert found["outcome"] == "equal", found
+
+
+@pytest.mark.parametrize("release", ["0.17.0", "0.18.0"])
+def test_the_page_about_loading_runs(release: str, tmp_path: Path) -> None:
+    """Every block of docs/loading.md, where int8 is still v1's and where it is not."""
+    root = environment.HERE.parents[1]
+    shutil.copytree(root / "examples", tmp_path / "examples")
+    job = {"page": str(root / "docs" / "loading.md"), "folder": str(tmp_path)}
+    assert environment.run(release, "page", job, with_clients=True) == 6

@@ -117,6 +117,11 @@ def test_the_matrix_has_no_wrong_cell(taken: readings.Readings) -> None:
     assert sum(cell.counted["exact"] for cell in cells.values()) >= 1500
 
 
+def test_the_page_shows_this_matrix(taken: readings.Readings) -> None:
+    """docs/compatibility.md is what `python -m tests.oracle.matrix` would write now."""
+    assert matrix.page(matrix.cells(taken)) == matrix.PAGE.read_text(encoding="utf-8")
+
+
 def test_only_what_a_release_lacks_is_refused(taken: readings.Readings) -> None:
     """0.17 lacks a live reduce_range, 0.16 asymmetric activations, 0.15 static ones and pre-scales, 0.14 Int8Tensor."""
     refused: dict[str, Counter[str]] = {release: Counter() for release in taken.by_release}
