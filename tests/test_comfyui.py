@@ -217,6 +217,17 @@ def test_mxfp8(rows: int, cols: int, twin: Any) -> None:
     assert file.tensors["m.weight_scale"].data == blocked(source.data["m.weight.s"], rows, cols // 32)
 
 
+def test_nvfp4_of_torchao_0_14_keeps_its_nibbles(twin: Any) -> None:
+    """It had them as ComfyUI has: the same bytes, though today's torchao wants them the other way round."""
+    source = Source()
+    source.nvfp4("m.weight", 16, 32)
+    old = source.items["m.weight"].replace(*(a.value(name) for name in ("scale", "_scale_e4m3")))
+    for name, was in (("qdata", "_data"), ("per_tensor_scale", "_per_tensor_scale"), ("block_size", "_block_size")):
+        old = old.replace(a.value(name), a.value(was))
+    source.items["m.weight"] = a.Code(old)
+    assert twin(source).tensors["m.weight"].data == source.data["m.weight.q"]
+
+
 @pytest.mark.parametrize("scale", [None, struct.pack("<f", 0.375)])
 @pytest.mark.parametrize(("rows", "cols"), [(128, 64), (48, 48), (17, 32)])
 def test_nvfp4(rows: int, cols: int, scale: bytes | None, twin: Any) -> None:
@@ -279,9 +290,24 @@ def test_markers_of_the_source_pass_through(twin: Any) -> None:
     assert json.loads(file.metadata["_quantization_metadata"])["layers"] == {"te.m": json.loads(text)}
 
 
+def test_a_twin_is_a_source_like_any_other(twin: Any, tmp_path: Path) -> None:
+    """Its tensors and markers as they are, for ComfyUI again or for others; the record says what is not carried."""
+    source = Source()
+    source.int8("m.weight", 2, 4)
+    first = twin(source, V1, {"scheme": "int8"})
+    path = tmp_path / "out" / "m-ComfyUI.safetensors"
+    for target in ("comfyui", "hf"):
+        record = depickle.convert(path, tmp_path / target, target=target)
+        again = outside.read(Path(record.dst))
+        assert again.tensors == first.tensors
+        assert ("_quantization_metadata" in again.metadata) == (target == "comfyui")
+        assert "tag and metadata" in record.warnings[0]
+        assert depickle.verify(path, record.dst).sealed
+
+
 def test_scales_pass_in_whole_blocks(twin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """However small the pieces are that the writer takes, blocks of scales are not torn."""
-    monkeypatch.setattr(writer, "TILE", 1000)
+    monkeypatch.setattr(writer, "BLOCK", 1000)
     source = Source()
     source.mx("m.weight", 700, 160)
     assert twin(source).tensors["m.weight_scale"].data == blocked(source.data["m.weight.s"], 700, 5)

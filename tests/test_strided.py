@@ -18,7 +18,7 @@ import depickle
 import outside
 from depickle import compare
 from depickle.dtypes import BY_NAME
-from depickle.outputs.safetensors import steps_of
+from depickle.outputs.files import steps_of
 from depickle.ranges import ByteRange, FileSource
 from depickle.rules import apply
 from depickle.strided import Strided, blocks, dims

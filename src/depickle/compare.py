@@ -232,9 +232,12 @@ class Comparer:
 
     def _holds(self, mine: Part, block: bytes, first: int, count: int) -> bool:
         """Whether the source's rows from `first` on are the bytes of `block`."""
-        view = mine.view
+        view, undone = mine.view, _undo(mine, block)
+        if view.contiguous:
+            at = view.range.offset + first * (len(block) // count)
+            return self._source.read(at, len(block)) == undone
         begin = view.offset + first * view.stride[0]
-        return self._differs(mine, _undo(mine, block), (count, *view.shape[1:]), view.stride, begin) is None
+        return self._differs(mine, undone, (count, *view.shape[1:]), view.stride, begin) is None
 
     def _undone(self, mine: Part, where: ByteRange) -> int | None:
         place = mine.view.range
@@ -357,10 +360,11 @@ def _xor(block: bytes, pattern: bytes) -> bytes:
     return (int.from_bytes(block, "little") ^ mask).to_bytes(len(block), "little")
 
 
+_TURNED: Final = bytes.fromhex("".join(f"{byte:02x}"[::-1] for byte in range(256)))  # two digits, two nibbles
+
+
 def _turn_nibbles(block: bytes) -> bytes:
-    number = int.from_bytes(block, "little")
-    low = int.from_bytes(b"\x0f" * len(block), "little")
-    return (((number & low) << 4) | ((number >> 4) & low)).to_bytes(len(block), "little")
+    return block.translate(_TURNED)
 
 
 _UNDO: Final[Mapping[str, Callable[[bytes], bytes]]] = {

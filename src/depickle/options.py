@@ -59,6 +59,8 @@ class Options:
             raise UsageError("--check-with torch does not go with --target comfyui: torchao does not read the twin")
         if self.target == COMFYUI and self.drop_tied_copies:
             raise UsageError("--drop-tied-copies does not go with --target comfyui: ComfyUI knows no ties")
+        if self.target == COMFYUI and self.max_shard_size is not None:
+            raise UsageError("--max-shard-size does not go with --target comfyui: ComfyUI reads one file")
 
 
 def destination(src: str | os.PathLike[str], out_dir: str | os.PathLike[str], options: Options) -> str:

@@ -40,9 +40,9 @@ def byte_swap(block: Block, width: int) -> bytes:
     return values.tobytes()
 
 
-def nibble_swap(block: Block, width: int) -> bytes:
+def nibble_swap(block: Block, width: int) -> Block:
     """The two four-bit halves of every byte change places: torchao packed fp4 the other way round up to 0.14."""
-    return bytes(block).translate(_SWAPPED_NIBBLES)
+    return (bytes(block) if isinstance(block, memoryview) else block).translate(_SWAPPED_NIBBLES)
 
 
 def negate(block: Block, width: int) -> bytes:

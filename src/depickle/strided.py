@@ -80,7 +80,9 @@ def blocks(view: Strided, source: Source, limit: int = TILE) -> Iterator[bytearr
             count *= size
             span += (size - 1) * stride
         out = bytearray(count * view.itemsize)
-        if span <= count * _DENSE:
+        if tile == [(count, 1)]:
+            source.readinto(view.storage.offset + first * view.itemsize, memoryview(out))
+        elif span <= count * _DENSE:
             memory = source.read(view.storage.offset + first * view.itemsize, span * view.itemsize)
             _place(memory, tile, _row_major(tile), out, 0, view.itemsize)
         else:

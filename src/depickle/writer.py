@@ -204,8 +204,8 @@ def _pieces(segments: tuple[Segment, ...], sources: tuple[Source, ...]) -> Itera
             if filled:
                 yield buffer[:filled]
                 filled = 0
-            whole = unit(segment.steps)
-            limit = max(TILE - TILE % whole, whole)
+            whole, size = unit(segment.steps), TILE if segment.gathered else BLOCK
+            limit = max(size - size % whole, whole)
             for block in blocks(segment.view, sources[segment.view.storage.source], limit):
                 yield memoryview(apply(segment.steps, block))
             continue

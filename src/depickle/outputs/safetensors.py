@@ -63,6 +63,11 @@ FACTS: Final[Mapping[str, Json]] = {
     "layout": "PlainLayout",
 }
 
+_TWIN_NOTE: Final = (
+    "the source is a ComfyUI twin: its tensors and markers are carried as they are, the tag and metadata of its own "
+    "source are not"
+)
+
 
 def plan(checkpoint: Checkpoint, name: str, provenance: Provenance, options: Options) -> Layout:
     """Plan the file `name`, or several and their index: every part of every weight gets its place. Raises Refused for
@@ -284,6 +289,7 @@ def index(source: FileSource, *, keep_unsupported: bool = False) -> Checkpoint:
                     f"{TIES} says that {show(alias)} is {show(origin)}, which does not agree with the names"
                 )
         weights.update({alias: weights[origin] for alias, origin in dropped.items()})
+        twin = read_twin(header, source)
         checkpoint = Checkpoint(
             source,
             "safetensors",
@@ -297,7 +303,8 @@ def index(source: FileSource, *, keep_unsupported: bool = False) -> Checkpoint:
             provenance=json_object(meta, TAGGED_SOURCE if tag is not None else PLAIN_SOURCE) or None,
             sealed=SEAL in meta,
             damage=tuple(seal_findings(header)),
-            twin=read_twin(header, source),
+            warnings=(_TWIN_NOTE,) if twin is not None else (),
+            twin=twin,
         )
         check_tag(checkpoint)
         if checkpoint.facts is not None and not any(w.kind == "Int8Tensor" for w in weights.values()):
