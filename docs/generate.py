@@ -320,8 +320,11 @@ RECORD_MAPS: Final[Mapping[str, str]] = {
 
 CHECK_PROSE: Final[Mapping[str, str]] = {
     "blocks": "`scale` (and `zero_point`) has one element per block: its shape is the data's divided by `block_size`.",
-    "four bits in a byte": "`qdata` has half as many columns as `shape`: two values a byte.",
-    "four bits in an int32": "`qdata` has an eighth as many columns as `shape`: eight values an int32.",
+    "four bits in a byte": "`qdata` has half as many columns as `shape`: two values a byte; `scale` and `zero_point` have a "
+    "row per group and a column per row of the weight.",
+    "four bits in an int32": "`qdata` has an eighth as many columns as `shape`: eight values an int32; `scale` and "
+    "`zero_point` have a row per group and a column per row of the weight.",
+    "tiles": "`qdata` has four dimensions, `scale_and_zero` three, the last of two.",
     "microscaled": "`scale` has one element per block of the last dimension, or `[32 ceil(N/128), 16 ceil(C/4)]` for C blocks a "
     "row where `is_swizzled_scales` is true.",
 }

@@ -72,13 +72,7 @@ def _check_blocks(weight: Weight) -> None:
     qdata, block = leaf(weight, "qdata"), weight.attributes["block_size"]
     if not isinstance(block, list) or len(block) != len(qdata.shape):
         raise Malformed(f"block size {block} does not go with data of shape {list(qdata.shape)}")
-    expected = block_shape(qdata.shape, block)
-    for name in ("scale", "zero_point"):
-        part = weight.parts.get(name)
-        if isinstance(part, Part) and part.shape != expected:
-            raise Malformed(
-                f"{name} has shape {list(part.shape)}, block size {block} of {list(qdata.shape)} makes {list(expected)}"
-            )
+    _check_scales(weight, block_shape(qdata.shape, block), block, list(qdata.shape))
     if weight.shape != qdata.shape:
         raise Malformed(f"the weight has shape {list(weight.shape)}, its data {list(qdata.shape)}")
 
@@ -93,14 +87,37 @@ def block_shape(shape: tuple[int, ...], block: list[int]) -> tuple[int, ...]:
 
 
 def _check_packed(per_element: int) -> Callable[[Weight], None]:
-    """Several four-bit values in each element of the data, along the last dimension."""
+    """Several four-bit values in each element of the data, along the last dimension; the scale and zero point of a
+    row's groups stand in a column."""
 
     def check(weight: Weight) -> None:
-        qdata, shape = leaf(weight, "qdata"), weight.attributes["shape"]
-        if not isinstance(shape, list) or not shape or list(qdata.shape) != [*shape[:-1], shape[-1] // per_element]:
+        qdata, shape, block = leaf(weight, "qdata"), weight.attributes["shape"], weight.attributes["block_size"]
+        if not isinstance(shape, list) or len(shape) < 2 or not isinstance(block, list) or len(block) != len(shape):
+            raise Malformed(f"block size {block} does not go with a weight of shape {shape}")
+        if list(qdata.shape) != [*shape[:-1], shape[-1] // per_element]:
             raise Malformed(f"data of shape {list(qdata.shape)} does not hold a weight of shape {shape} in four bits")
+        *rest, rows, groups = block_shape(tuple(shape), block)
+        _check_scales(weight, (*rest, groups, rows), block, shape)
 
     return check
+
+
+def _check_scales(weight: Weight, expected: tuple[int, ...], block: Json, shape: list[int]) -> None:
+    for name in ("scale", "zero_point"):
+        part = weight.parts.get(name)
+        if isinstance(part, Part) and part.shape != expected:
+            raise Malformed(
+                f"{name} has shape {list(part.shape)}, block size {block} of {shape} makes {list(expected)}"
+            )
+
+
+def _check_tiles(weight: Weight) -> None:
+    """Tiles of the data in four dimensions; scale and zero point side by side."""
+    qdata, scales = leaf(weight, "qdata"), leaf(weight, "scale_and_zero")
+    if len(qdata.shape) != 4:
+        raise Malformed(f"data of shape {list(qdata.shape)} is not packed into tiles, which have four dimensions")
+    if len(scales.shape) != 3 or scales.shape[-1] != 2:
+        raise Malformed(f"scale_and_zero has shape {list(scales.shape)}, expected [groups, rows, 2]")
 
 
 def _check_microscaled(weight: Weight) -> None:
@@ -135,6 +152,7 @@ CHECKS: Final[Mapping[str, Callable[[Weight], None]]] = {
     "blocks": _check_blocks,
     "four bits in a byte": _check_packed(2),
     "four bits in an int32": _check_packed(8),
+    "tiles": _check_tiles,
     "microscaled": _check_microscaled,
 }
 
@@ -195,7 +213,7 @@ def _microscaled(weight: Weight, old: bool) -> Weight:
     """Up to 0.14 the two fp4 values of a byte lay the other way round, and scales were flat; the bits are otherwise
     today's."""
     data, scale = (
-        ("qdata" if "qdata" in weight.parts else "_data"),
+        ("_data" if "_data" in weight.parts else "qdata"),
         next((n for n in weight.parts if "scale" in n and "tensor" not in n), "scale"),
     )
     parts = dict(weight.parts)
@@ -207,7 +225,10 @@ def _microscaled(weight: Weight, old: bool) -> Weight:
         raise Malformed(f"block size {block} is not a positive number")
     if weight.kind == "MXTensor" and scales.dtype.name == "uint8":  # 0.7 and 0.9
         scales = replace(scales, dtype=BY_NAME["float8_e8m0fnu"], rule="relabel")
-    parts[scale] = reshaped(scales, scale_shape(weight, qdata, block))
+    expected = scale_shape(weight, qdata, block)
+    if scales.nbytes != replace(scales, shape=expected).nbytes:
+        raise Malformed(f"scale has shape {list(scales.shape)}, expected {list(expected)}")
+    parts[scale] = reshaped(scales, expected)
     return replace(weight, parts=parts)
 
 

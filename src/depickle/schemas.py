@@ -85,6 +85,7 @@ class Record:
 REQUIRED: Final = "required"
 FLOATING: Final = frozenset({"float32", "bfloat16", "float16", "float64"})
 _FP8: Final = frozenset({"float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"})
+_ZEROS: Final = FLOATING | {"int8", "uint8", "int16", "int32", "int64"}  # a zero point's dtypes
 _I8: Final = frozenset({"int8"})
 _U8: Final = frozenset({"uint8"})
 _WORKFLOWS: Final = "torchao.quantization.quantize_.workflows"
@@ -271,9 +272,9 @@ CURRENT: Final[tuple[Schema, ...]] = (
         scheme="int8",
         flattened="0.16",
         parts=(
-            Part("zero_point", optional=True),
+            Part("zero_point", _ZEROS, optional=True),
             Part("act_quant_scale", FLOATING, optional=True),
-            Part("act_quant_zero_point", optional=True),
+            Part("act_quant_zero_point", _ZEROS, optional=True),
             Part("act_pre_scale", FLOATING, optional=True),
             Part("qdata", _I8),
             Part("scale", FLOATING),
@@ -297,7 +298,7 @@ CURRENT: Final[tuple[Schema, ...]] = (
             Part("act_pre_scale", FLOATING, optional=True),
             Part("qdata", _I8 | _U8),
             Part("scale", FLOATING | _FP8),
-            Part("zero_point"),
+            Part("zero_point", _ZEROS),
         ),
         # activation_dtype: 0.17; bfloat16 is what every older release does
         attributes=(
@@ -317,7 +318,7 @@ CURRENT: Final[tuple[Schema, ...]] = (
             Part("act_pre_scale", FLOATING, optional=True),
             Part("qdata", frozenset({"int32"})),
             Part("scale", FLOATING),
-            Part("zero_point"),
+            Part("zero_point", _ZEROS),
         ),
         attributes=(_BLOCK, _SHAPE),
         check="four bits in an int32",
@@ -334,6 +335,7 @@ CURRENT: Final[tuple[Schema, ...]] = (
             Part("scale_and_zero", FLOATING),
         ),
         attributes=(_BLOCK, _SHAPE),
+        check="tiles",
     ),
     Schema(
         "IntxUnpackedToInt8Tensor",
@@ -341,7 +343,7 @@ CURRENT: Final[tuple[Schema, ...]] = (
         seen="0.14 to 0.18",
         scheme="intx",
         flattened="0.14",
-        parts=(Part("qdata", _I8), Part("scale", FLOATING), Part("zero_point")),
+        parts=(Part("qdata", _I8), Part("scale", FLOATING), Part("zero_point", _ZEROS)),
         attributes=(
             Attribute("target_dtype", "dtype"),
             _BLOCK,

@@ -80,7 +80,10 @@ class Stored:
         if old is not None:  # it has no list of parts
             keys = {p.name: f"{name}:{p.name}" for p in schema.parts if f"{name}:{p.name}" in self.header.tensors}
         else:
-            keys = {part: part_name(name, part) for part in texts(entry.get("_tensor_data_names"))}
+            listed = texts(entry.get("_tensor_data_names"))
+            keys = {part: part_name(name, part) for part in listed}
+            if len(keys) != len(listed):
+                raise Malformed("names one of its parts twice")
         parts = {part: self.take(name, key) for part, key in keys.items()}
         if not parts:
             raise Malformed("has no parts")

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 
 from ..attributes import data_of
-from ..errors import Malformed
+from ..errors import Malformed, Refused, located, show
 from ..schemas import Json
 from ..weights import Weight
 from .library import Installed, Library, cannot
@@ -57,14 +57,19 @@ class Builder:
 
     def build(self, weight: Weight, parts: Parts) -> torch.Tensor:
         """The live object of a weight of a class of today. Raises Refused where this release cannot construct it."""
-        key = str(weight.kind), tuple(parts), repr(weight.attributes)
+        kind = str(weight.kind)
+        key = kind, tuple(parts), repr(weight.attributes)
         form = self._forms.get(key)
         if form is None:
             form = self._forms[key] = self._form(weight, parts)
         for name in form.left:
             if name != "zero_point" or bool(parts[name].view(torch.uint8).any()):
                 raise cannot(name, "a tensor")
-        return form.cls(*[argument.of(parts) for argument in form.arguments])
+        try:
+            return form.cls(*[argument.of(parts) for argument in form.arguments])
+        except (AssertionError, AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+            said = f"torchao {self._library.version} does not construct a {kind} of it: {show(str(error))}"
+            raise Refused(said) from error
 
     def _form(self, weight: Weight, parts: Parts) -> Form:
         kind = str(weight.kind)
@@ -88,7 +93,8 @@ class Builder:
             del left[name]
             return Argument(name, swapped=name == "qdata" and found.old_fp4 and _is_fp4(given))
         if name in given:
-            return Argument(None, self._value(found, name, given.pop(name)))
+            with located(path=name):
+                return Argument(None, self._value(found, name, given.pop(name)))
         if field == "_gemm_kernel_choice":
             return Argument(None, self._library.gemm(data_of(given.pop("kernel_preference"), "KernelPreference")))
         if field == "_pack_fp6":

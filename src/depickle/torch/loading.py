@@ -118,7 +118,7 @@ def _state_dict(
             parts = {key: memory.tensor(part) for key, part in weight.leaves().items()}
             made[name] = parts[PLAIN] if weight.kind is None else build(weight, parts)
         except Error as error:
-            error.path = error.path if error.path is not None else show(name)
+            error.path = show(name) if error.path is None else f"{show(name)}.{error.path}"
             raise
     return made
 
