@@ -1,7 +1,8 @@
-"""A checkpoint in several safetensors files with an index, as transformers and diffusers write it.
+"""A checkpoint in several files, as transformers and diffusers write it, with an index or without.
 
-The files lie one after the other in one source. Each header's metadata is a part of the whole's, or all of it: what
-two of them say of one name must be the same. The index must account for every tensor, and every tensor for it.
+The files lie one after the other in one source. They are pickles, each with weights of its own, or safetensors, where
+the parts of a weight may lie in several. Of safetensors each header's metadata is a part of the whole's, or all of it:
+what two of them say of one name must be the same. An index must account for every name, and every name for it.
 """
 
 from __future__ import annotations
@@ -9,20 +10,27 @@ from __future__ import annotations
 import json
 import os
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from .checkpoint import Checkpoint
+from .archive import Record, sniff
+from .checkpoint import Checkpoint, find_ties, read_checkpoint, shared_facts
+from .collector import paused
 from .errors import Malformed, Refused, located, show
-from .header import Entry, Header, read_header
+from .header import Entry, Header, read_header, strict_json
 from .opening import open_checkpoint
-from .outputs.names import NAMES, TAG
-from .outputs.stored import Stored, json_names
+from .outputs.names import KEPT_PREFIX, NAMES, ORDER, SEAL, TAG, TIES, part_name
+from .outputs.safetensors import described, seal_findings
+from .outputs.stored import json_names, json_object, texts
 from .ranges import ByteRange, FileSource
+from .schemas import Json
+from .weights import Part, Weight
 
 SUFFIX: Final = ".safetensors.index.json"
 _MAX_INDEX: Final = 100_000_000  # a header's own limit
 _MAX_FILES: Final = 10_000
+_SUFFIXES: Final = (".safetensors", ".bin", ".pt", ".pth")
 
 
 class Shards(FileSource):
@@ -39,6 +47,15 @@ class Shards(FileSource):
         except BaseException:
             self.close()
             raise
+
+    def records(self, number: int, records: Iterable[Record]) -> list[Record]:
+        """Those of the whole's records that lie in file `number`, as places in it."""
+        start, file = self.files[number]
+        return [
+            Record(record.name, ByteRange(record.range.offset - start, record.range.length), record.crc32)
+            for record in records
+            if start <= record.range.offset < start + file.length
+        ]
 
     def place(self, offset: int) -> tuple[int, FileSource]:
         """The file that an offset lies in, and where it begins."""
@@ -87,68 +104,179 @@ def index_in(path: str | os.PathLike[str]) -> str | None:
 
 def open_shards(path: str) -> Checkpoint:
     """Read what an index and its files hold, without reading their tensors. Raises Malformed, Refused, OSError."""
-    with located(file=os.path.basename(path)):
-        weight_map = _weight_map(path)
-        source = Shards(path, sorted(set(weight_map.values())))
+    weight_map = read_index(path)
+    return open_files(path, sorted(set(weight_map.values())), weight_map)
+
+
+def open_files(
+    path: str, names: Sequence[str], weight_map: Mapping[str, str] | None = None, *, keep_unsupported: bool = True
+) -> Checkpoint:
+    """Read what several files hold together. They lie beside `path`, the name that errors show.
+
+    `weight_map` is what their index says, if there is one. Raises Malformed, Refused, OSError.
+    """
+    with located(file=os.path.basename(path)), paused():
+        source = Shards(path, list(names))
         try:
-            header = _merged(source, weight_map)
-            return _checkpoint(source, header)
+            kinds = {sniff(file) == "safetensors" for _, file in source.files}
+            if len(kinds) > 1:
+                raise Refused("some of the files are pickles, others safetensors")
+            if kinds == {True}:
+                return _flattened(source, weight_map, keep_unsupported)
+            return _pickled(source, weight_map, keep_unsupported)
         except BaseException:
             source.close()
             raise
 
 
-def _weight_map(path: str) -> dict[str, str]:
+def read_index(path: str) -> dict[str, str]:
+    """The file of every name, as an index says it. Raises Malformed for what is no index, Refused for a file that is
+    not beside it."""
     with FileSource(path) as file:
         if file.length > _MAX_INDEX:
-            raise Refused(f"the index has {file.length} bytes, over the limit of {_MAX_INDEX}")
+            raise Refused(f"the index has {file.length} bytes, over the limit of {_MAX_INDEX}", file=file.name)
         text = file.read(0, file.length)
-    try:
-        found: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Malformed("the index is not JSON") from error
-    weight_map = found.get("weight_map") if isinstance(found, dict) else None
-    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-        raise Malformed("the index has no weight_map of names")
-    for name in weight_map.values():
-        if name in {"", ".", ".."} or any(mark in name for mark in "/\\\0") or not name.endswith(".safetensors"):
-            raise Refused(f"the index names {show(name)}, expected a .safetensors file beside it")
-    if len(set(weight_map.values())) > _MAX_FILES:
-        raise Refused(f"the index names more than {_MAX_FILES} files")
-    return weight_map
+    with located(file=file.name):
+        try:
+            found: Any = strict_json(text.decode("utf-8"))
+        except ValueError as error:
+            raise Malformed(f"the index is not JSON: {show(str(error), 80)}") from error
+        weight_map = found.get("weight_map") if isinstance(found, dict) else None
+        if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+            raise Malformed("the index has no weight_map of names")
+        if not weight_map:
+            raise Malformed("the index names no tensor")
+        for name in set(weight_map.values()):
+            if name in {"", ".", ".."} or any(mark in name for mark in "/\\\0") or not name.endswith(_SUFFIXES):
+                raise Refused(f"the index names {show(name)}, expected a file of weights beside it")
+        if len(set(weight_map.values())) > _MAX_FILES:
+            raise Refused(f"the index names more than {_MAX_FILES} files")
+        return weight_map
 
 
-def _merged(source: Shards, weight_map: Mapping[str, str]) -> Header:
+# --- safetensors ----------------------------------------------------------------------------------------------------
+
+
+def _flattened(source: Shards, weight_map: Mapping[str, str] | None, keep: bool) -> Checkpoint:
     metadata: dict[str, str] = {}
     names: dict[str, None] = {}
     tensors: dict[str, Entry] = {}
+    damage: list[str] = []
+    owner: dict[str, str] = {}
     for start, file in source.files:
         header = read_header(file)
+        damage += [f"{file.name}: {finding}" for finding in seal_findings(header)]
         names.update(dict.fromkeys(json_names(header.metadata, NAMES)))
         for key, value in header.metadata.items():
-            if key != NAMES and metadata.setdefault(key, value) != value:
-                raise Malformed(f"says of {show(key)} what another file of the index does not", file=file.name)
+            if key not in (NAMES, SEAL) and metadata.setdefault(key, value) != value:
+                raise Malformed(f"says of {show(key)} what another file does not", file=file.name)
+            if key == SEAL:
+                metadata[key] = value
         for name, entry in header.tensors.items():
-            if weight_map.get(name) != file.name:
-                raise Malformed(f"holds {show(name)}, for which the index does not account", file=file.name)
+            _claim(name, file.name, owner, weight_map)
             tensors[name] = Entry(entry.dtype, entry.shape, ByteRange(start + entry.range.offset, entry.range.length))
-    for name, place in weight_map.items():
-        if name not in tensors:
-            raise Malformed(f"the index says that {show(name)} is in {show(place)}, where it is not")
+    _check_index(owner, weight_map)
     if names:
         metadata[NAMES] = json.dumps(list(names))
-    return Header(metadata, tensors, b"")
-
-
-def _checkpoint(source: Shards, header: Header) -> Checkpoint:
-    if TAG in header.metadata:
+    if TAG in metadata:
         raise Refused(f"has the key {TAG}: a pre-quantised checkpoint of one file was cut into several")
-    stored = Stored(header, source, keep=True)
-    weights = stored.weights(json_names(header.metadata, NAMES))
-    if NAMES not in header.metadata:
-        weights = {name: stored.plain(name, name) for name in header.tensors}
-    left = [name for name in header.tensors if name not in stored.taken]
-    if left:
-        raise Malformed(f"holds {len(left)} tensors that its metadata does not account for, the first {show(left[0])}")
-    classes = {name: str(weight.kind) for name, weight in weights.items() if weight.kind is not None}
-    return Checkpoint(source, "safetensors", None, {}, weights, classes=classes)
+    return described(Header(metadata, tensors, b""), source, damage, keep_unsupported=keep)
+
+
+def _claim(name: str, file: str, owner: dict[str, str], weight_map: Mapping[str, str] | None) -> None:
+    """A name belongs to one file, the one that the index says."""
+    if name in owner:
+        raise Refused(f"{show(name)} is in {show(owner[name])} and in {show(file)}")
+    if weight_map is not None and weight_map.get(name) != file:
+        raise Malformed(f"holds {show(name)}, for which the index does not account", file=file)
+    owner[name] = file
+
+
+def _check_index(owner: Mapping[str, str], weight_map: Mapping[str, str] | None) -> None:
+    for name, place in (weight_map or {}).items():
+        if name not in owner:
+            raise Malformed(f"the index says that {show(name)} is in {show(place)}, where it is not")
+
+
+def open_part(path: str) -> Checkpoint:
+    """Read one safetensors file of several by itself: of the names that it lists, those that it holds."""
+    source = FileSource(path)
+    try:
+        with located(file=source.name), paused():
+            header = read_header(source)
+            metadata = {key: value for key, value in header.metadata.items() if key != TIES}
+            for key in (NAMES, ORDER):
+                if key in metadata:
+                    held = [name for name in json_names(metadata, key) if _holds(header, name)]
+                    metadata[key] = json.dumps(held)
+            here = Header(metadata, header.tensors, header.raw)
+            return described(here, source, seal_findings(header), keep_unsupported=True, whole=False)
+    except BaseException:
+        source.close()
+        raise
+
+
+def _holds(header: Header, name: str) -> bool:
+    """Whether a file holds any tensor of a weight that it lists."""
+    entry = json_object(header.metadata, name)
+    return name in header.tensors or any(part_name(name, part) in header.tensors for part in _part_paths(entry))
+
+
+def _part_paths(entry: Mapping[str, Json], path: str = "") -> Iterable[str]:
+    """The dotted paths of a weight's parts, and of weights within it."""
+    yield from (path + part for part in texts(entry.get("_tensor_data_names", [])))
+    data = entry.get("_data")
+    for key, value in data.items() if isinstance(data, dict) else ():
+        if isinstance(value, dict) and str(value.get("_type")).startswith(KEPT_PREFIX):
+            yield from _part_paths(value, f"{path}{key}.")
+
+
+# --- pickles --------------------------------------------------------------------------------------------------------
+
+
+def _pickled(source: Shards, weight_map: Mapping[str, str] | None, keep: bool) -> Checkpoint:
+    weights: dict[str, Weight] = {}
+    classes: dict[str, str] = {}
+    owner: dict[str, str] = {}
+    found: list[Checkpoint] = []
+    records: list[Record] = []
+    for start, file in source.files:
+        shard = read_checkpoint(file, keep_unsupported=keep)
+        if shard.format is not None:
+            raise Refused("has a format tag: a pre-quantised checkpoint is one file", file=file.name)
+        for name, weight in shard.weights.items():
+            _claim(name, file.name, owner, weight_map)
+            weights[name] = _moved(weight, start)
+        classes.update(shard.classes)
+        records += [replace(record, range=_shifted(record.range, start)) for record in shard.records]
+        found.append(shard)
+    _check_index(owner, weight_map)
+    return Checkpoint(
+        source,
+        found[0].container,
+        None,
+        {},
+        weights,
+        tuple(records),
+        ties=find_ties(weights),
+        facts=shared_facts(weights),
+        classes=classes,
+        globals=tuple(used for shard in found for used in shard.globals),
+        normalised=tuple(f"{shard.source.name}: {text}" for shard in found for text in shard.normalised),
+        warnings=tuple(f"{show(shard.source.name)}: {text}" for shard in found for text in shard.warnings),
+    )
+
+
+def _shifted(place: ByteRange, by: int) -> ByteRange:
+    return ByteRange(place.offset + by, place.length)
+
+
+def _moved(weight: Weight, by: int) -> Weight:
+    """The same weight, its file lying `by` bytes further on."""
+    parts: dict[str, Part | Weight] = {}
+    for name, part in weight.parts.items():
+        if isinstance(part, Weight):
+            parts[name] = _moved(part, by)
+        else:
+            parts[name] = replace(part, view=replace(part.view, storage=_shifted(part.view.storage, by)))
+    return replace(weight, parts=parts)

@@ -265,51 +265,55 @@ def index(source: FileSource, *, keep_unsupported: bool = False) -> Checkpoint:
     """
     with located(file=source.name):
         header = read_header(source)
-        meta = header.metadata
-        tag = meta.get(TAG)
-        if tag is not None and tag not in TAGS:
-            raise Refused(f"has the format tag {tag!r}, which depickle does not know")
-        stored = Stored(header, source, keep_unsupported)
-        listed = json_names(meta, NAMES) if NAMES in meta else []
-        roots = json_names(meta, ROOTS)
-        weights = stored.weights(listed)
-        weights.update({name: stored.plain(name, ROOT_PREFIX + name) for name in roots})
-        if NAMES not in meta:
-            weights.update({name: stored.plain(name, name) for name in header.tensors if name not in stored.taken})
-        left = [name for name in header.tensors if name not in stored.taken]
-        if left:
-            raise Malformed(
-                f"holds {len(left)} tensors that its metadata does not account for, the first {show(left[0])}"
-            )
-        ties = json_object(meta, TIES)
-        dropped, copied = json_pairs(ties.get("dropped", {})), json_pairs(ties.get("copied", {}))
-        for alias, origin in (*dropped.items(), *copied.items()):
-            if origin not in weights or (alias in weights) != (alias in copied):
-                raise Malformed(
-                    f"{TIES} says that {show(alias)} is {show(origin)}, which does not agree with the names"
-                )
-        weights.update({alias: weights[origin] for alias, origin in dropped.items()})
-        twin = read_twin(header, source)
-        checkpoint = Checkpoint(
-            source,
-            "safetensors",
-            tag,
-            json_object(meta, METADATA),
-            _in_order(weights, json_names(meta, ORDER) if ORDER in meta else list(weights)),
-            ties={**copied, **dropped},
-            dropped=dropped,
-            facts=_facts(meta),
-            classes={name: str(weight.kind) for name, weight in weights.items() if weight.kind is not None},
-            provenance=json_object(meta, TAGGED_SOURCE if tag is not None else PLAIN_SOURCE) or None,
-            sealed=SEAL in meta,
-            damage=tuple(seal_findings(header)),
-            warnings=(_TWIN_NOTE,) if twin is not None else (),
-            twin=twin,
-        )
-        check_tag(checkpoint)
-        if checkpoint.facts is not None and not any(w.kind == "Int8Tensor" for w in weights.values()):
-            raise Refused("records int8_v1, but holds no int8 weight")
-        return checkpoint
+        return described(header, source, seal_findings(header), keep_unsupported=keep_unsupported)
+
+
+def described(
+    header: Header, source: FileSource, damage: list[str], *, keep_unsupported: bool, whole: bool = True
+) -> Checkpoint:
+    """The checkpoint that a header describes, the tensors being ranges of `source`; `whole`: it is all of the state
+    dict that the metadata speaks of. Raises Malformed, Refused."""
+    meta = header.metadata
+    tag = meta.get(TAG)
+    if tag is not None and tag not in TAGS:
+        raise Refused(f"has the format tag {tag!r}, which depickle does not know")
+    stored = Stored(header, source, keep_unsupported)
+    listed = json_names(meta, NAMES) if NAMES in meta else []
+    roots = json_names(meta, ROOTS)
+    weights = stored.weights(listed)
+    weights.update({name: stored.plain(name, ROOT_PREFIX + name) for name in roots})
+    if NAMES not in meta:
+        weights.update({name: stored.plain(name, name) for name in header.tensors if name not in stored.taken})
+    left = [name for name in header.tensors if name not in stored.taken]
+    if left:
+        raise Malformed(f"holds {len(left)} tensors that its metadata does not account for, the first {show(left[0])}")
+    ties = json_object(meta, TIES)
+    dropped, copied = json_pairs(ties.get("dropped", {})), json_pairs(ties.get("copied", {}))
+    for alias, origin in (*dropped.items(), *copied.items()):
+        if origin not in weights or (alias in weights) != (alias in copied):
+            raise Malformed(f"{TIES} says that {show(alias)} is {show(origin)}, which does not agree with the names")
+    weights.update({alias: weights[origin] for alias, origin in dropped.items()})
+    twin = read_twin(header, source)
+    checkpoint = Checkpoint(
+        source,
+        "safetensors",
+        tag,
+        json_object(meta, METADATA),
+        _in_order(weights, json_names(meta, ORDER) if ORDER in meta else list(weights)),
+        ties={**copied, **dropped},
+        dropped=dropped,
+        facts=_facts(meta),
+        classes={name: str(weight.kind) for name, weight in weights.items() if weight.kind is not None},
+        provenance=json_object(meta, TAGGED_SOURCE if tag is not None else PLAIN_SOURCE) or None,
+        sealed=SEAL in meta,
+        damage=tuple(damage),
+        warnings=(_TWIN_NOTE,) if twin is not None else (),
+        twin=twin,
+    )
+    check_tag(checkpoint)
+    if whole and checkpoint.facts is not None and not any(w.kind == "Int8Tensor" for w in weights.values()):
+        raise Refused("records int8_v1, but holds no int8 weight")
+    return checkpoint
 
 
 def _facts(meta: Mapping[str, str]) -> Mapping[str, Json] | None:
