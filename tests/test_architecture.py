@@ -20,12 +20,15 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("ranges", "dtypes", "inert", "rules", "undo", "schemas", "twin"),
     ("opcodes", "vm", "strided", "archive"),
     ("tensors", "attributes", "statedict", "metadata", "weights", "current", "affine", "lift"),
-    ("checkpoint", "header"),
+    ("checkpoint", "header", "quantization"),
     ("layout", "outputs"),
-    ("digest", "writer", "manifest", "compare", "compare_twin", "parallel", "opening", "shards", "report"),
-    ("verification", "conversion", "inspection", "scanning", "mirror"),
+    ("digest", "writer", "manifest", "compare", "compare_twin", "parallel", "opening", "shards", "folders", "report"),
+    (
+        *("verification", "planning", "recording", "conversion", "several", "repository", "repository_check"),
+        *("inspection", "scanning", "mirror"),
+    ),
     ("torch",),
-    ("terminal", "console", "cli", "__main__", "__init__"),
+    ("terminal", "console", "batch", "cli", "__main__", "__init__"),
 )
 PLACE = {name: (i, j) for i, layer in enumerate(LAYERS) for j, name in enumerate(layer)}
 # Imports upwards, inside functions: an extra that is loaded when it is asked for.

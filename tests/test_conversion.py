@@ -367,10 +367,12 @@ def damaged(tmp_path: Path) -> Path:
 def test_status_of_each_failure(cli: Callable[..., Run], damaged: Path, tmp_path: Path) -> None:
     """0 done, 1 refused, 2 malformed, no such file, a folder that cannot be made; one line each, no traceback."""
     (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
     for status, args in (
         (0, (INT8,)),
         (1, (NF4,)),
-        (1, (tmp_path,)),
+        (1, (tmp_path / "empty",)),
+        (2, (tmp_path,)),
         (2, (damaged,)),
         (2, (tmp_path / "none.pt",)),
         (2, (INT8, "--out-dir", tmp_path / "file" / "x")),

@@ -8,14 +8,11 @@ and SIGTERM.
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from threading import Lock
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from ._version import __version__
@@ -25,8 +22,6 @@ from .targets import TARGETS
 
 if TYPE_CHECKING:
     from .digest import Stop
-    from .options import Options
-    from .terminal import Progress
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -84,7 +79,12 @@ def _convert_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = verbs.add_parser("convert", help="convert checkpoints to safetensors, and prove the result")
     parser.set_defaults(run=_convert)
     add = parser.add_argument
-    add("sources", nargs="+", metavar="SRC", help="a checkpoint: .pt, .pth, .bin, or a .safetensors to write again")
+    add(
+        "sources",
+        nargs="+",
+        metavar="SRC",
+        help="a checkpoint: .pt, .pth, .bin, a .safetensors to write again, or a model's folder",
+    )
     add("--out-dir", required=True, metavar="DIR", help="where results go: DIR/[OWNER/NAME/]STEM.safetensors")
     add(
         "--repo",
@@ -118,6 +118,7 @@ def _convert_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="torch",
         help="also compare live objects of the installed torch and torchao",
     )
+    add("--max-shard-size", metavar="SIZE", help="split what is larger, as in 5GB, and write an index")
     add("--target", choices=list(TARGETS), help="whom the result is for; by default what the source's format says")
     add("--key-prefix", metavar="PREFIX", help="with --target comfyui: put PREFIX before every name")
     add("--rename", metavar="FILE", help="with --target comfyui: a table of new names, and of weights to put together")
@@ -138,8 +139,8 @@ def _verify_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser = verbs.add_parser("verify", help="prove again that a result is what its source holds")
     parser.set_defaults(run=_verify)
     add = parser.add_argument
-    add("src", metavar="SRC", help="the checkpoint")
-    add("dst", metavar="DST", help="the safetensors file that was made from it")
+    add("src", metavar="SRC", help="the checkpoint, or a model's folder")
+    add("dst", metavar="DST", help="the safetensors file that was made from it, or the folder")
     add("--key", metavar="NAME", help="the state dict's name in a nested file")
     add("--quiet", action="store_true", help="no progress on stderr")
 
@@ -182,7 +183,8 @@ def _mirror_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _convert(args: argparse.Namespace) -> int:
-    from .options import Options, UsageError, check_batch
+    from .batch import Batch, Report
+    from .options import Options, UsageError, check_batch, parse_size
     from .parallel import run_all
     from .terminal import Progress
 
@@ -198,82 +200,40 @@ def _convert(args: argparse.Namespace) -> int:
             args.keep_unsupported,
             args.check_with,
             args.target,
+            parse_size(args.max_shard_size) if args.max_shard_size else None,
             key_prefix=args.key_prefix,
             rename=args.rename,
         )
         if args.json and not args.dry_run:
             raise UsageError("--json goes with --dry-run; records are JSON already")
         check_batch(args.sources, args.out_dir, options, args.report)
-        report = _Report(args) if args.report and not args.dry_run else None
+        report = Report(args.report) if args.report and not args.dry_run else None
     except (UsageError, OSError) as error:
         return complain(error)
-    args.digests, args.lock = {}, Lock()
-    one = _dry_run if args.dry_run else _convert_one
     try:
         with Progress(quiet=args.quiet) as progress:
-            jobs = [partial(_job, one, src, args, options, report, progress) for src in args.sources]
+            flags = {"as_json": args.json, "pretty": args.pretty, "quiet": args.quiet}
+            batch = Batch(args.out_dir, options, report, progress, **flags)
+            one = batch.plan if args.dry_run else batch.convert
+            jobs = [partial(_job, one, src) for src in args.sources]
             worst = max(run_all(jobs, workers=args.jobs))
-        if args.manifest and args.digests:
-            worst = max(worst, attempt(lambda: _update_manifest(args)))
+        if args.manifest and batch.digests:
+            worst = max(worst, attempt(lambda: _update_manifest(args.out_dir, batch.digests)))
         return worst
     finally:
         if report is not None:
             report.close()
 
 
-def _job(
-    one: Callable[..., None],
-    src: str,
-    args: argparse.Namespace,
-    options: Options,
-    report: _Report | None,
-    progress: Progress,
-    stop: Stop,
-) -> int:
+def _job(one: Callable[[str, Stop], None], src: str, stop: Stop) -> int:
     """One source of the batch: its failure does not stop the others."""
-    return attempt(lambda: one(src, args, options, report, progress, stop))
+    return attempt(lambda: one(src, stop))
 
 
-def _convert_one(
-    src: str, args: argparse.Namespace, options: Options, report: _Report | None, progress: Progress, stop: Stop
-) -> None:
-    from .conversion import convert_with
-    from .terminal import record_text
-
-    record = convert_with(src, args.out_dir, options, progress=progress.file(os.path.basename(src)), stop=stop)
-    args.digests[os.path.relpath(record.dst, args.out_dir)] = record.dst_sha256
-    line = json.dumps(record.as_json())
-    shown = record_text(record) if args.pretty or sys.stdout.isatty() else line
-    with args.lock:  # one line at a time, whatever the number of jobs
-        try:
-            if report is not None:
-                report.append(line)
-        finally:
-            say(shown)
-    if not args.quiet:
-        for warning in record.warnings:
-            tell(f"depickle: {show(record.src)}: note: {warning}")
-
-
-def _update_manifest(args: argparse.Namespace) -> None:
+def _update_manifest(out_dir: str, digests: dict[str, str]) -> None:
     from .manifest import update
 
-    update(args.out_dir, args.digests)
-
-
-def _dry_run(
-    src: str, args: argparse.Namespace, options: Options, report: _Report | None, progress: Progress, stop: Stop
-) -> None:
-    from .conversion import plan
-    from .opening import open_checkpoint
-    from .terminal import plan_text
-
-    with open_checkpoint(src, key=options.key, keep_unsupported=options.keep_unsupported) as checkpoint:
-        dst, layout = plan(checkpoint, args.out_dir, options)
-        if args.json:
-            say(json.dumps({"plan": 1, "sources": [src], "dst": dst, "files": layout.as_json()}))
-        else:
-            say(plan_text(src, dst, layout))
+    update(out_dir, digests)
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -282,8 +242,13 @@ def _verify(args: argparse.Namespace) -> int:
 
     def act() -> None:
         with Progress(quiet=args.quiet) as progress:
-            result = verify(args.src, args.dst, key=args.key, progress=progress.file(os.path.basename(args.dst)))
-        say(json.dumps(result.as_json()))
+            report = progress.file(os.path.basename(args.dst))
+            if os.path.isdir(args.src):
+                from .repository_check import verify_folder
+
+                say(json.dumps(verify_folder(args.src, args.dst, progress=report).as_json()))
+            else:
+                say(json.dumps(verify(args.src, args.dst, key=args.key, progress=report).as_json()))
 
     return attempt(act)
 
@@ -363,25 +328,3 @@ def _mirror_verify(args: argparse.Namespace) -> int:
                     worst = max(worst, attempt(partial(one, pair)))
 
         return max(attempt(every), worst)
-
-
-class _Report:
-    """The file of --report: opened before anything is read; each line is written by one call, so that runs may share
-    it."""
-
-    def __init__(self, args: argparse.Namespace) -> None:
-        self._path = args.report
-        self._fd = os.open(args.report, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-
-    def append(self, line: str) -> None:
-        """Write one line, or raise OSError with the report's name."""
-        data = f"{line}\n".encode()
-        try:
-            if os.write(self._fd, data) != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self._path) from error
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._fd)

@@ -12,66 +12,32 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 
-from ._version import __version__
 from .checkpoint import Checkpoint
 from .collector import paused
 from .digest import Stop, digest_source
 from .errors import Malformed, Mismatch, Refused
-from .layout import Layout, OutFile
+from .layout import OutFile
 from .opening import open_checkpoint, open_output
-from .options import Options, UsageError, check_batch, destination
-from .outputs import safetensors
-from .outputs.files import Provenance
-from .outputs.plans import output_of
+from .options import Options, UsageError, check_batch
 from .parallel import Linked, run_all
+from .planning import plan
 from .ranges import FileSource
+from .recording import Outcome, record_of
 from .report import Record
 from .verification import compare_jobs, described_findings, raise_if
-from .writer import Pending, check_destination, check_space, sweep, write_data, write_head
-
-
-def plan(checkpoint: Checkpoint, out_dir: str | os.PathLike[str], options: Options) -> tuple[str, Layout]:
-    """The destination's path and the layout of a conversion, without doing it."""
-    if options.drop_tied_copies and checkpoint.kind != "text_encoder":
-        raise UsageError(f"--drop-tied-copies is for text encoders, {checkpoint.source.name} is a {checkpoint.kind}")
-    _check_expansions(checkpoint)
-    provenance = Provenance(
-        file=checkpoint.source.name,
-        bytes=checkpoint.source.length,
-        converter=f"depickle {__version__}",
-        repo=options.repo,
-        revision=options.revision,
-        earlier=checkpoint.provenance,
-    )
-    dst = destination(checkpoint.source.path, out_dir, options)
-    return dst, output_of(checkpoint, options).plan(checkpoint, os.path.basename(dst), provenance, options)
-
-
-_EXPANSION: Final = 64 * 1024 * 1024  # a bias that was expanded over a batch is far smaller
-_GROWTH: Final = 16  # ties and shared views double or triple a real checkpoint
-
-
-def _check_expansions(checkpoint: Checkpoint) -> None:
-    """A view may be larger than its storage, and a storage be named many times; over a limit that is a bomb."""
-    total = 0
-    for name, weight in checkpoint.weights.items():
-        for leaf in weight.leaves().values():
-            total += leaf.nbytes
-            if leaf.view.nbytes > max(leaf.view.storage.length, _EXPANSION):
-                raise Refused(
-                    f"expands {leaf.view.storage.length} bytes to {leaf.view.nbytes}, over the limit of {_EXPANSION}",
-                    file=checkpoint.source.name,
-                    path=name,
-                )
-    if total > max(_GROWTH * checkpoint.source.length, _EXPANSION):
-        raise Refused(
-            f"would grow from {checkpoint.source.length} bytes to {total}, over the limit of {_GROWTH} times",
-            file=checkpoint.source.name,
-        )
+from .writer import (
+    Pending,
+    check_destination,
+    check_space,
+    make_folders,
+    remove_folders,
+    sweep,
+    write_data,
+    write_head,
+)
 
 
 def convert(
@@ -144,9 +110,27 @@ def write(
     """Convert a checkpoint that is open: plan, write, prove, publish. `src` is what the record calls the source."""
     began = time.monotonic() if started is None else started
     dst, layout = plan(checkpoint, out_dir, options)
+    if layout.index is not None:
+        raise UsageError(f"{os.path.basename(dst)} would be {len(layout.files)} files, which goes with a folder alone")
+    return write_planned(checkpoint, src, dst, layout.files[0], options, progress=progress, stop=stop, started=began)
+
+
+def write_planned(
+    checkpoint: Checkpoint,
+    src: str,
+    dst: str,
+    file: OutFile,
+    options: Options,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    stop: Stop | None = None,
+    started: float | None = None,
+) -> Record:
+    """Write one planned file to `dst`, prove and publish it."""
+    began = time.monotonic() if started is None else started
     with _judge(options) as judge:
-        outcome = _Conversion(checkpoint, dst, layout.files[0], options, judge, progress, stop).run()
-    return _record(checkpoint, src, dst, layout.files[0], options, outcome, time.monotonic() - began)
+        outcome = _Conversion(checkpoint, dst, file, options, judge, progress, stop).run()
+    return record_of(checkpoint, src, dst, file, options, outcome, time.monotonic() - began)
 
 
 class Judge(Protocol):
@@ -189,14 +173,6 @@ def _judge(options: Options) -> Judge:
     return judge
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    src_sha256: str | None
-    dst_sha256: str
-    skipped: bool
-    reader: str
-
-
 class _Conversion:
     """One conversion in its phases. Owns nothing but its arguments and the progress counter."""
 
@@ -216,14 +192,14 @@ class _Conversion:
         self._done = 0
         self._total = checkpoint.source.length + 3 * file.length
 
-    def run(self) -> _Outcome:
+    def run(self) -> Outcome:
         check_destination(self.dst)
         sweep(os.path.dirname(self.dst) or ".")
         if os.path.exists(self.dst):
             outcome = self._existing()
             if outcome is not None:
                 return outcome
-        made = _make_folders(os.path.dirname(self.dst) or ".")
+        made = make_folders(os.path.dirname(self.dst) or ".")
         try:
             check_destination(self.dst)
             check_space(self.file, os.path.dirname(self.dst) or ".")
@@ -237,9 +213,9 @@ class _Conversion:
                         raise
                     return outcome
         except BaseException:
-            _remove_folders(made)
+            remove_folders(made)
             raise
-        return _Outcome(src_sha256, dst_sha256, skipped=False, reader=self.judge.name)
+        return Outcome(src_sha256, dst_sha256, skipped=False, reader=self.judge.name)
 
     def _tick(self, count: int) -> None:
         if self._progress is not None:
@@ -288,7 +264,7 @@ class _Conversion:
             output.source.check_unchanged()
             return known or str(results[0])
 
-    def _existing(self) -> _Outcome | None:
+    def _existing(self) -> Outcome | None:
         """Skip an existing destination that is the one planned; None if it is to be replaced; Refused if it is
         another."""
         with FileSource(self.dst) as output:
@@ -299,7 +275,7 @@ class _Conversion:
                 try:
                     dst_sha256 = self._prove(self.dst, None)
                     self.checkpoint.source.check_unchanged()
-                    return _Outcome(src_sha256, dst_sha256, skipped=True, reader=self.judge.name)
+                    return Outcome(src_sha256, dst_sha256, skipped=True, reader=self.judge.name)
                 except (Malformed, Mismatch):
                     if not self.options.overwrite:
                         raise
@@ -311,66 +287,3 @@ class _Conversion:
         """Whether the head would be the one planned if the source's digest were the one that it records."""
         at = self.file.head.digest_offset()
         return self.file.head.render((head[at : at + 64].decode("latin-1"),)) == head
-
-
-def _make_folders(folder: str) -> list[str]:
-    """Create a folder and its parents; return those that were not there, deepest first. If it fails it leaves none."""
-    missing: list[str] = []
-    at = folder
-    while at and not os.path.isdir(at):
-        missing.insert(0, at)
-        at = os.path.dirname(at)
-    made: list[str] = []
-    for place in missing:
-        try:
-            os.mkdir(place)
-        except FileExistsError:
-            if not os.path.isdir(place):
-                _remove_folders(made)
-                raise
-        except BaseException:
-            _remove_folders(made)
-            raise
-        else:
-            made.insert(0, place)
-    return made
-
-
-def _remove_folders(made: list[str]) -> None:
-    for folder in made:
-        try:
-            os.rmdir(folder)
-        except OSError:
-            return
-
-
-def _record(
-    checkpoint: Checkpoint, src: str, dst: str, file: OutFile, options: Options, outcome: _Outcome, seconds: float
-) -> Record:
-    scheme = checkpoint.metadata.get("scheme")
-    dropped = safetensors.droppable_ties(checkpoint) if options.drop_tied_copies else dict(checkpoint.dropped)
-    return Record(
-        src=src,
-        dst=dst,
-        kind=checkpoint.kind,
-        format=checkpoint.format,
-        scheme=scheme if isinstance(scheme, str) else None,
-        tensors=len(checkpoint.weights),
-        quantized=checkpoint.quantized,
-        int8_source=safetensors.int8_source(checkpoint),
-        reader=outcome.reader,
-        src_bytes=checkpoint.source.length,
-        src_sha256=outcome.src_sha256,
-        dst_bytes=file.length,
-        dst_sha256=outcome.dst_sha256,
-        seconds=round(seconds, 3),
-        verified_bit_identical=True,
-        tied_copies_dropped=dropped,
-        skipped=outcome.skipped,
-        src_sha256_checked=options.trust_sha256 is None,
-        rules=file.rules,
-        activation=output_of(checkpoint, options).activation(checkpoint),
-        serves=output_of(checkpoint, options).serves(checkpoint, options),
-        normalised=checkpoint.normalised,
-        warnings=(*checkpoint.warnings, *output_of(checkpoint, options).notes(checkpoint)),
-    )

@@ -9,6 +9,8 @@ reads a byte.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -169,33 +171,41 @@ class Layout:
     files: tuple[OutFile, ...]
     index: Text | None = None
 
-    def as_json(self) -> list[dict[str, object]]:
+    def as_json(self, starts: Sequence[int] = (0,)) -> list[dict[str, object]]:
         """The dry run: per file the segments as [source, offset, length] triples, as views with their rules, or as
-        literal bytes in hexadecimal."""
+        literal bytes in hexadecimal.
+
+        `starts` says where each of several files begins that lie one after the other in the source.
+        """
         return [
             {
                 "file": file.name,
                 "length": file.length,
                 "head": file.data_start,
                 "rules": file.rules,
-                "segments": _placed(file),
+                "segments": _placed(file, starts),
             }
             for file in self.files
         ]
 
 
-def _placed(file: OutFile) -> list[dict[str, object]]:
+def _place(where: ByteRange, starts: Sequence[int]) -> list[int]:
+    number = bisect_right(starts, where.offset) - 1
+    return [number, where.offset - starts[number], where.length]
+
+
+def _placed(file: OutFile, starts: Sequence[int]) -> list[dict[str, object]]:
     at = file.data_start
     placed: list[dict[str, object]] = []
     for segment in file.segments:
         entry: dict[str, object] = {"tensor": segment.tensor, "at": at, "length": segment.length}
         if isinstance(segment, Copy):
-            entry["from"] = [segment.range.source, segment.range.offset, segment.range.length]
+            entry["from"] = _place(segment.range, starts)
         elif isinstance(segment, Literal):
             entry["literal"], entry["times"] = segment.data.hex(), segment.times
         else:
             view = segment.view
-            entry["from"] = [view.storage.source, view.storage.offset, view.storage.length]
+            entry["from"] = _place(view.storage, starts)
             entry["view"] = {
                 "itemsize": view.itemsize,
                 "offset": view.offset,

@@ -57,19 +57,37 @@ class Options:
             raise UsageError("--key-prefix and --rename go with --target comfyui")
         if self.target == COMFYUI and self.check_with is not None:
             raise UsageError("--check-with torch does not go with --target comfyui: torchao does not read the twin")
+        if self.target == COMFYUI and self.max_shard_size is not None:
+            raise UsageError("--max-shard-size does not go with --target comfyui: ComfyUI reads one file")
         if self.target == COMFYUI and self.drop_tied_copies:
             raise UsageError("--drop-tied-copies does not go with --target comfyui: ComfyUI knows no ties")
         if self.target == COMFYUI and self.max_shard_size is not None:
             raise UsageError("--max-shard-size does not go with --target comfyui: ComfyUI reads one file")
 
 
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """A number of bytes: `5GB`, `500MB`, `2GiB`, `1000000`. Raises UsageError."""
+    match = _SIZE.fullmatch(text.strip())
+    size = 0
+    if match is not None and (match[2] or not match[3]):
+        size = int(float(match[1]) * (1024 if match[3] else 1000) ** " KMGT".index(match[2].upper() or " "))
+    if size < 1:
+        raise UsageError(f"--max-shard-size takes a size such as 5GB, not {text!r}")
+    return size
+
+
 def destination(src: str | os.PathLike[str], out_dir: str | os.PathLike[str], options: Options) -> str:
     """Where `src` goes: DIR[/OWNER/NAME]/STEM.safetensors, STEM being the name less a known suffix; the target says
-    what follows the stem."""
+    what follows the stem. A folder becomes DIR[/OWNER/NAME] itself."""
+    parts = options.repo.split("/") if options.repo else ()
+    if os.path.isdir(src):
+        return os.path.join(os.fspath(out_dir), *parts)
     name = os.path.basename(os.path.normpath(os.fspath(src)))
     stem, suffix = os.path.splitext(name)
     stem = stem if suffix.lower() in _SUFFIXES and stem else name
-    parts = options.repo.split("/") if options.repo else ()
     return os.path.join(os.fspath(out_dir), *parts, stem + TARGETS[options.target or UNSLOTH].suffix)
 
 

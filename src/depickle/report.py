@@ -13,7 +13,8 @@ class Record:
     """What happened to one file; the fields of the contract first, in its order.
 
     Sizes are in bytes, digests SHA-256 in hexadecimal, `seconds` wall time. `serves`: every --target that this very
-    file would be made for.
+    file would be made for. `sources`: name, size and digest of each, where a file was made from several; `src` and
+    `src_bytes` are then those of all of them together.
     """
 
     src: str
@@ -39,6 +40,7 @@ class Record:
     serves: tuple[str, ...]
     normalised: tuple[str, ...]
     warnings: tuple[str, ...]
+    sources: tuple[Mapping[str, Json], ...] = ()
 
     def as_json(self) -> dict[str, Json]:
         """The record as a JSON object, keys in the order of the contract."""
@@ -48,8 +50,9 @@ class Record:
             made[item.name] = (
                 list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
             )
-        if not self.skipped:
-            del made["skipped"]
+        for optional in ("skipped", "sources"):
+            if not made[optional]:
+                del made[optional]
         return made
 
 

@@ -82,6 +82,16 @@ class Shards(FileSource):
             file.close()
 
 
+def files_of(source: FileSource) -> list[FileSource]:
+    """The files that a source is made of."""
+    return [file for _, file in source.files] if isinstance(source, Shards) else [source]
+
+
+def starts_of(source: FileSource) -> list[int]:
+    """Where each of the files begins in the source."""
+    return [start for start, _ in source.files] if isinstance(source, Shards) else [0]
+
+
 def open_any(path: str | os.PathLike[str]) -> Checkpoint:
     """Read what a checkpoint holds: one file, or several by their index or its folder; unsupported classes are kept.
     Raises Malformed, Refused, OSError."""

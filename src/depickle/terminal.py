@@ -5,9 +5,10 @@ rich is imported here and nowhere else, and only once there is something to show
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -111,10 +112,25 @@ def record_text(record: Record) -> str:
     return "\n".join(lines)
 
 
-def plan_text(src: str, dst: str, layout: Layout) -> str:
-    """A plan, one line a segment."""
-    lines = [f"{show(src)} -> {show(dst)}"]
-    for file in layout.as_json():
+def folder_text(planned: dict[str, Any]) -> str:
+    """A folder's plan or record, for a person."""
+    lines = [f"{show(planned['src'])} -> {show(planned['dst'])}"]
+    for source, made in planned["weights"].items():
+        lines.append(f"  weights {show(source)} -> {', '.join(map(show, made))}")
+    for name, change in planned["configs"].items():
+        after = json.dumps(change["after"]["quant_type"])
+        lines.append(f"  config  {show(name)}: quant_type is {show(after, 400)}")
+    lines += [f"  carried {show(name)}" for name in planned["carried"]]
+    lines += [f"  left    {show(name)}" for name in planned["left_out"]]
+    return "\n".join(lines)
+
+
+def plan_text(sources: Sequence[str], dst: str, layout: Layout, starts: Sequence[int] = (0,)) -> str:
+    """A plan, one line a segment; a number before an offset says which of several sources it is in."""
+    lines = [f"{', '.join(map(show, sources))} -> {show(dst)}"]
+    for file in layout.as_json(starts):
+        if len(layout.files) > 1:
+            lines.append(f"  {show(str(file['file']))}")
         lines.append(
             f"  {file['length']} bytes, data from byte {file['head']}, rules {file['rules'] or 'none: every byte is copied'}"
         )
@@ -122,7 +138,9 @@ def plan_text(src: str, dst: str, layout: Layout) -> str:
             if "literal" in segment:
                 origin = f"{'literal':>14}  {segment['literal'][:8] + '...' * (len(segment['literal']) > 8):<12}"
             else:
-                origin = f"{segment['from'][1]:>14} +{segment['from'][2]:<12}"
+                number, offset, length = segment["from"]
+                place = f"{offset:>14}" if len(sources) == 1 else f"{number}:{offset:<12}"
+                origin = f"{place} +{length:<12}"
             rules = f" [{', '.join(segment['rules'])}]" if "rules" in segment else ""
             lines.append(f"  {segment['at']:>14} +{segment['length']:<12} <- {origin} {show(segment['tensor'])}{rules}")
     return "\n".join(lines)

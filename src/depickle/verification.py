@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from .archive import Record
 from .checkpoint import Checkpoint
 from .collector import paused
 from .compare import Comparer, Pair, batches, compare_described, pairs
@@ -21,6 +22,7 @@ from .opening import open_checkpoint, open_output
 from .parallel import run_all
 from .ranges import FileSource
 from .report import Verification
+from .shards import Shards, files_of
 
 
 def described_findings(source: Checkpoint, output: Checkpoint) -> list[str]:
@@ -76,7 +78,7 @@ def verify(
         ]
         src_sha256, dst_sha256, *results = run_all(jobs)
         findings = [text for result in results for text in result]  # type: ignore[attr-defined]
-        findings += _provenance_findings(checkpoint, index, str(src_sha256))
+        findings += provenance_findings(checkpoint, index, [str(src_sha256)])
         raise_if(findings, index.source.name)
         checkpoint.source.check_unchanged()
         index.source.check_unchanged()
@@ -93,12 +95,34 @@ def verify(
         )
 
 
-def _provenance_findings(checkpoint: Checkpoint, index: Checkpoint, sha256: str) -> list[str]:
-    """Whether the output says that it came from another file than this."""
+def digest_jobs(checkpoint: Checkpoint, progress: Progress) -> list[Callable[[Stop], str | None]]:
+    """For each of the source's files, a job that checks its records' CRCs and returns its SHA-256."""
+    source = checkpoint.source
+    jobs: list[Callable[[Stop], str | None]] = []
+    for number, file in enumerate(files_of(source)):
+        records = source.records(number, checkpoint.records) if isinstance(source, Shards) else checkpoint.records
+        jobs.append(partial(_digest, file, records, progress))
+    return jobs
+
+
+def _digest(file: FileSource, records: Iterable[Record], progress: Progress, stop: Stop) -> str | None:
+    return digest_source(file, records, stop=stop, progress=progress)
+
+
+def provenance_findings(checkpoint: Checkpoint, index: Checkpoint, digests: Sequence[str]) -> list[str]:
+    """Whether the output says that it came from other files than these."""
     claimed = index.provenance if isinstance(index.provenance, dict) else {}
-    facts = {"sha256": sha256, "bytes": checkpoint.source.length}
-    return [
-        f"provenance: records {key} {claimed[key]}, the source has {actual}"
-        for key, actual in facts.items()
-        if key in claimed and claimed[key] != actual
-    ]
+    listed = claimed.get("files", [claimed])
+    sources = files_of(checkpoint.source)
+    if not isinstance(listed, list) or (claimed and len(listed) != len(sources)):
+        return [f"provenance: does not record the {len(sources)} files of the source"]
+    findings = []
+    for entry, source, sha256 in zip(listed, sources, digests):
+        facts = {"sha256": sha256, "bytes": source.length}
+        said = entry if isinstance(entry, dict) else {}
+        findings += [
+            f"provenance: records {key} {said[key]}, the source has {actual}"
+            for key, actual in facts.items()
+            if key in said and said[key] != actual
+        ]
+    return findings

@@ -237,6 +237,38 @@ def _repeated(literal: Literal) -> Iterator[memoryview]:
         yield block[: len(literal.data) * min(at_once, literal.times - done)]
 
 
+def make_folders(folder: str) -> list[str]:
+    """Create a folder and its parents; return those that were not there, deepest first. If it fails it leaves none."""
+    missing: list[str] = []
+    at = folder
+    while at and not os.path.isdir(at):
+        missing.insert(0, at)
+        at = os.path.dirname(at)
+    made: list[str] = []
+    for place in missing:
+        try:
+            os.mkdir(place)
+        except FileExistsError:
+            if not os.path.isdir(place):
+                remove_folders(made)
+                raise
+        except BaseException:
+            remove_folders(made)
+            raise
+        else:
+            made.insert(0, place)
+    return made
+
+
+def remove_folders(made: list[str]) -> None:
+    """Remove folders that were made, deepest first, as far as nothing is in them."""
+    for folder in made:
+        try:
+            os.rmdir(folder)
+        except OSError:
+            return
+
+
 def check_destination(path: str) -> None:
     """Raise Refused for a destination that cannot become a file: a folder, a FIFO, a device, a link. Raise OSError for
     a name that the disk does not take."""

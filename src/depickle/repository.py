@@ -1,0 +1,356 @@
+"""A whole folder of a model: its weights are converted, its configs say today's words, everything else is carried over.
+
+All of it is planned before anything is written: what would be refused is refused then. The weights come first, each
+file proved as it is written, then their index, then the other files, byte for byte and proved by digest; configs come
+last, so that a folder that is not whole does not load.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from .checkpoint import Checkpoint
+from .collector import paused
+from .conversion import write_planned
+from .digest import Cancelled, Stop
+from .errors import Malformed, Mismatch, Refused, located, show
+from .folders import Folder, Group, read_folder, real_path
+from .layout import Layout
+from .opening import open_checkpoint
+from .options import Options, UsageError
+from .planning import plan_as
+from .quantization import KEY, rewrite
+from .ranges import FileSource
+from .report import Record
+from .schemas import Json
+from .several import SeveralFiles
+from .shards import Shards, open_files
+from .targets import COMFYUI
+from .weights import Weight
+from .writer import Pending, check_destination, make_folders
+
+_BLOCK: Final = 1024 * 1024
+_CONFIG: Final = "config.json"
+_MAX_CONFIG: Final = 100_000_000
+_WEIGHTS: Final = (".safetensors", ".bin", ".index.json")
+ProgressOf = Callable[[str], Callable[[int, int], None]]
+
+
+class Planned(NamedTuple):
+    """One state dict of the folder, open, and the files that it becomes."""
+
+    group: Group
+    checkpoint: Checkpoint
+    layout: Layout
+
+
+class Config(NamedTuple):
+    """A config that changes: its new bytes, and what its `quantization_config` was and is."""
+
+    data: bytes
+    before: Json
+    after: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that the conversion of a folder will do. `carried` are files that stay as they are, `configs` those
+    that change, by path relative to the folder."""
+
+    folder: Folder
+    out: str
+    weights: tuple[Planned, ...]
+    carried: tuple[str, ...]
+    configs: Mapping[str, Config]
+    warnings: tuple[str, ...]
+
+    def outputs(self) -> list[str]:
+        """Every file that will be there, relative to the folder."""
+        made = [os.path.join(one.group.folder, name) for one in self.weights for name in names_of(one.layout)]
+        return [*made, *self.carried, *self.configs]
+
+    def as_json(self) -> dict[str, Json]:
+        """What will happen beside the weights; schema: docs/schemas/repository.v1.json."""
+        return {
+            "repository": 1,
+            "src": self.folder.path,
+            "dst": self.out,
+            "weights": weights_json(self.weights),
+            "carried": list(self.carried),
+            "configs": {name: {"before": c.before, "after": c.after} for name, c in self.configs.items()},
+            "left_out": list(self.folder.left_out),
+            "warnings": list(self.warnings),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryRecord:
+    """What happened to one folder, beside the records of its weight files; schema: docs/schemas/repository.v1.json."""
+
+    src: str
+    dst: str
+    weights: Mapping[str, Json]
+    written: Mapping[str, str]
+    carried: Mapping[str, str]
+    configs: Mapping[str, Mapping[str, Json]]
+    left_out: tuple[str, ...]
+    warnings: tuple[str, ...]
+    seconds: float
+
+    def as_json(self) -> dict[str, Json]:
+        """The record as a JSON object."""
+        made: dict[str, Json] = {"repository": 1}
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            made[name] = list(value) if isinstance(value, tuple) else value
+        return made
+
+
+def weights_json(weights: Sequence[Planned]) -> dict[str, Json]:
+    """What becomes of the weights: each index, or file without one, and the files that are made of it."""
+    made: dict[str, Json] = {}
+    for group, _, layout in weights:
+        source = os.path.join(group.folder, group.index_file or group.files[0])
+        made[source] = [os.path.join(group.folder, name) for name in names_of(layout)]
+    return made
+
+
+def names_of(layout: Layout) -> list[str]:
+    """The names of a layout's files, their index last."""
+    return [file.name for file in layout.files] + ([layout.index.name] if layout.index else [])
+
+
+def destination_of(out_dir: str, options: Options) -> str:
+    """Where a folder goes: DIR[/OWNER/NAME] itself."""
+    return os.path.join(out_dir, *(options.repo.split("/") if options.repo else ()))
+
+
+# --- planning -------------------------------------------------------------------------------------------------------
+
+
+def plan_folder(src: str, out_dir: str, options: Options, stack: ExitStack) -> Plan:
+    """Plan the conversion of a folder; what it opens is closed by `stack`. Raises UsageError, Malformed, Refused,
+    OSError."""
+    for option, value in (
+        ("--sha256", options.sha256),
+        ("--trust-sha256", options.trust_sha256),
+        ("--key", options.key),
+        ("--check-with", options.check_with),
+        ("--drop-tied-copies", options.drop_tied_copies),
+    ):
+        if value:
+            raise UsageError(f"{option} goes with a file, and {src} is a folder")
+    if options.target == COMFYUI:
+        raise UsageError(f"--target comfyui makes one file of one: give it the file of the weights, {src} is a folder")
+    out = destination_of(out_dir, options)
+    _check_apart(src, out)
+    folder = read_folder(src)
+    weights: list[Planned] = []
+    for group in folder.groups:
+        checkpoint = stack.enter_context(open_group(src, group, keep_unsupported=options.keep_unsupported))
+        with located(file=group.files[0]):
+            weights.append(Planned(group, checkpoint, plan_as(os.path.basename(group.target), checkpoint, options)))
+    configs, warnings = configs_of(folder, [(one.group, one.checkpoint) for one in weights])
+    carried = tuple(name for name in folder.carried if name not in configs)
+    made = Plan(folder, out, tuple(weights), carried, configs, (*folder.warnings, *warnings))
+    _check_outputs(made)
+    return made
+
+
+def open_group(root: str, group: Group, *, keep_unsupported: bool) -> Checkpoint:
+    """Open the files of one state dict."""
+    paths = [real_path(root, os.path.join(group.folder, name)) for name in group.files]
+    if len(paths) == 1 and group.weight_map is None:
+        return open_checkpoint(paths[0], keep_unsupported=keep_unsupported)
+    place = os.path.join(root, group.folder, group.index_file or group.files[0])
+    return open_files(place, group.files, group.weight_map, keep_unsupported=keep_unsupported)
+
+
+def _check_apart(src: str, out: str) -> None:
+    one, other = os.path.realpath(src), os.path.realpath(out)
+    if os.path.commonpath([one, other]) in (one, other):
+        raise UsageError(f"{src} and the folder of the results, {out}, lie one in the other")
+
+
+def _check_outputs(planned: Plan) -> None:
+    """No two files of one name, and nothing at the destination that a reader would take for part of the result."""
+    names: set[str] = set()
+    for name in planned.outputs():
+        if os.path.normcase(name) in names:
+            raise Refused(f"two files would become {show(name)}", file=planned.folder.path)
+        names.add(os.path.normcase(name))
+    for one in planned.weights:
+        place = os.path.join(planned.out, one.group.folder)
+        for name in sorted(os.listdir(place)) if os.path.isdir(place) else ():
+            relative = os.path.join(one.group.folder, name)
+            if name.endswith(_WEIGHTS) and os.path.normcase(relative) not in names:
+                raise Refused("is at the destination and no part of this result: readers would take it", file=relative)
+
+
+def configs_of(folder: Folder, weights: Sequence[tuple[Group, Checkpoint]]) -> tuple[dict[str, Config], list[str]]:
+    """The configs beside weights that have to change, and what should be known of all of them."""
+    configs: dict[str, Config] = {}
+    warnings: list[str] = []
+    for place in dict.fromkeys(group.folder for group, _ in weights):
+        held: dict[str, Weight] = {}
+        for group, checkpoint in weights:
+            if group.folder == place and checkpoint.format is None:
+                held.update(checkpoint.weights)
+        name = os.path.join(place, _CONFIG)
+        if name not in folder.carried:
+            continue
+        with located(file=name):
+            config = _read_config(real_path(folder.path, name))
+            found = rewrite(config.get(KEY), held)
+        warnings += [f"{show(name)}: {text}" for text in found.warnings]
+        if found.config is not None:
+            new = {key: found.config if key == KEY else value for key, value in config.items()}
+            data = json.dumps(new, indent=2, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+            configs[name] = Config(data, config[KEY], found.config)
+    return configs, warnings
+
+
+def _read_config(path: str) -> dict[str, Any]:
+    with FileSource(path) as file:
+        if file.length > _MAX_CONFIG:
+            raise Refused(f"has {file.length} bytes, over the limit of {_MAX_CONFIG}")
+        text = file.read(0, file.length)
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"is not JSON: {show(str(error), 80)}") from error
+    if not isinstance(config, dict):
+        raise Malformed("is no JSON object")
+    return config
+
+
+# --- doing ----------------------------------------------------------------------------------------------------------
+
+
+def convert_folder(
+    src: str | os.PathLike[str],
+    out_dir: str | os.PathLike[str],
+    options: Options,
+    *,
+    done: Callable[[Record], None],
+    progress: ProgressOf | None = None,
+    stop: Stop | None = None,
+) -> RepositoryRecord:
+    """Convert a folder. `done` is called with the record of each weight file once it is there.
+
+    Raises UsageError, Malformed, Refused, Mismatch or OSError. What was refused was refused before anything was
+    written; after any other failure what is proved stays, and the next run goes on from there.
+    """
+    began = time.monotonic()
+    with paused(), ExitStack() as stack:
+        planned = plan_folder(os.fspath(src), os.fspath(out_dir), options, stack)
+        for one in planned.weights:
+            _convert_group(planned, one, options, done, progress, stop)
+        carried = {name: _carry(planned, name, options, stop) for name in planned.carried}
+        for name, config in planned.configs.items():
+            _publish(os.path.join(planned.out, name), config.data, options)
+        written = _texts(planned)
+    return RepositoryRecord(
+        src=os.fspath(src),
+        dst=planned.out,
+        weights=weights_json(planned.weights),
+        written=written,
+        carried=carried,
+        configs={name: {"before": c.before, "after": c.after} for name, c in planned.configs.items()},
+        left_out=planned.folder.left_out,
+        warnings=planned.warnings,
+        seconds=round(time.monotonic() - began, 3),
+    )
+
+
+def _texts(planned: Plan) -> dict[str, str]:
+    """The digests of what was written beside weights: indexes and configs."""
+    texts = {name: config.data for name, config in planned.configs.items()}
+    for group, _, layout in planned.weights:
+        if layout.index is not None:
+            texts[os.path.join(group.folder, layout.index.name)] = layout.index.data
+    return {name: hashlib.sha256(data).hexdigest() for name, data in texts.items()}
+
+
+def _convert_group(
+    planned: Plan,
+    one: Planned,
+    options: Options,
+    done: Callable[[Record], None],
+    progress: ProgressOf | None,
+    stop: Stop | None,
+) -> None:
+    place = os.path.join(planned.out, one.group.folder)
+    make_folders(place)
+    src = os.path.join(planned.folder.path, one.group.folder, one.group.index_file or one.group.files[0])
+    report = None if progress is None else progress(os.path.basename(one.group.target))
+    if len(one.layout.files) == 1 and not isinstance(one.checkpoint.source, Shards):
+        dst = os.path.join(place, one.layout.files[0].name)
+        done(write_planned(one.checkpoint, src, dst, one.layout.files[0], options, progress=report, stop=stop))
+    else:
+        SeveralFiles(one.checkpoint, src, place, one.layout, options, report).run(stop, done)
+
+
+def _carry(planned: Plan, name: str, options: Options, stop: Stop | None) -> str:
+    """Copy a file byte for byte, prove it by its digest, and return that."""
+    path = os.path.join(planned.out, name)
+    make_folders(os.path.dirname(path))
+    check_destination(path)
+    with FileSource(real_path(planned.folder.path, name)) as source:
+        if os.path.exists(path):
+            wanted = digest_of(source, stop)
+            with FileSource(path) as there:
+                if digest_of(there, stop) == wanted:
+                    return wanted
+            if not options.overwrite:
+                raise Refused("exists and is another file; --overwrite replaces it", file=path)
+        digest = hashlib.sha256()
+        with Pending(path) as out:
+            for at, block in _blocks(source, stop):
+                digest.update(block)
+                out.write(at, block)
+            out.sync()
+            with FileSource(out.temporary) as copy:
+                if digest_of(copy, stop) != digest.hexdigest():
+                    raise Mismatch("is not what was written", file=path)
+            source.check_unchanged()
+            out.publish(overwrite=options.overwrite)
+    return digest.hexdigest()
+
+
+def _blocks(source: FileSource, stop: Stop | None) -> Iterator[tuple[int, bytes]]:
+    for at in range(0, source.length, _BLOCK):
+        if stop is not None and stop.is_set():
+            raise Cancelled
+        yield at, source.read(at, min(_BLOCK, source.length - at))
+
+
+def digest_of(source: FileSource, stop: Stop | None = None) -> str:
+    """The SHA-256 of a file."""
+    digest = hashlib.sha256()
+    for _, block in _blocks(source, stop):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _publish(path: str, data: bytes, options: Options) -> None:
+    """Write a small file, unless it is there already as it should be."""
+    make_folders(os.path.dirname(path))
+    check_destination(path)
+    if os.path.exists(path):
+        with FileSource(path) as there:
+            if there.read(0, there.length) == data:
+                return
+        if not options.overwrite:
+            raise Refused("exists and is another file; --overwrite replaces it", file=path)
+    with Pending(path) as out:
+        out.write(0, data)
+        out.sync()
+        out.publish(overwrite=options.overwrite)
