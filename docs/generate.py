@@ -46,7 +46,8 @@ With several sources one failure does not stop the others; the worst status wins
 COMMANDS: Final[Mapping[str, str]] = {
     "convert": """\
 Each SRC becomes `DIR/STEM.safetensors`, with `--repo` `DIR/OWNER/NAME/STEM.safetensors`. STEM is the file's name less
-`.pt`, `.pth`, `.bin` or `.safetensors` in any case; any other name is kept whole. A SRC that is a folder is refused.
+`.pt`, `.pth`, `.bin` or `.safetensors` in any case; any other name is kept whole. A SRC that is
+a model's folder becomes DIR (or `DIR/OWNER/NAME`) itself, with everything that is in it ([repositories.md](repositories.md)).
 
 The output is written under a temporary name in the destination's folder, opened again, compared with the source by its
 own bytes, brought to the disk, and only then given its name. On any failure, interrupt or refusal no file is left, nor a
@@ -96,7 +97,8 @@ OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "convert": {
         "sources": "What each is, is decided by its content, never by its name. A `.safetensors` source (torchao's, "
         "transformers', torchao 0.14's `name:part` grammar, depickle's own) is written again with the same proof; its "
-        "provenance is kept inside the new one, under `from`.",
+        "provenance is kept inside the new one, under `from`. A folder is converted with all that is in it, to DIR[/OWNER/NAME] "
+        "itself: [repositories.md](repositories.md).",
         "--out-dir": "Made if it is not there.",
         "--repo": "A part that is empty, `.`, `..` or holds a separator or a backslash is a usage error.",
         "--revision": "Recorded as given.",
@@ -116,6 +118,9 @@ OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--keep-unsupported": "Also for v1 weights without an exact map. Every part and attribute is stored, under a type "
         "that begins with `depickle/`, so that no other reader takes the weight for one that it knows "
         "([format.md](format.md)).",
+        "--max-shard-size": "A number of bytes with KB, MB, GB or KiB, MiB, GiB, counted over tensors as transformers and "
+        "diffusers do. The files are called `STEM-00001-of-0000N.safetensors`, with `STEM.safetensors.index.json` beside them, "
+        "which is written last. Parts of a weight stay together. A checkpoint with a format tag is one file always.",
         "--target": "`unsloth` is the container of Unsloth's pre-quantised checkpoints: root names (without a dot) get a "
         "prefix. `hf` stores and lists them under their own name, as transformers and diffusers want it; tag and metadata "
         "stay. A file that is the same for both says so in the record's `serves`. `comfyui` makes `STEM-ComfyUI.safetensors`: "
@@ -133,7 +138,8 @@ OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "verify": {
         "src": "",
-        "dst": "May be another writer's file: it is then held to its content, not to its form.",
+        "dst": "May be another writer's file: it is then held to its content, not to its form. Of a folder every file is "
+        "held to account ([schema](schemas/verify-folder.v1.json)).",
         "--key": "",
         "--quiet": "",
     },

@@ -170,7 +170,11 @@ def open_group(root: str, group: Group, *, keep_unsupported: bool) -> Checkpoint
     if len(paths) == 1 and group.weight_map is None:
         return open_checkpoint(paths[0], keep_unsupported=keep_unsupported)
     place = os.path.join(root, group.folder, group.index_file or group.files[0])
-    return open_files(place, group.files, group.weight_map, keep_unsupported=keep_unsupported)
+    found = open_files(place, group.files, group.weight_map, keep_unsupported=keep_unsupported)
+    if found.damage:
+        found.source.close()
+        raise Malformed(found.damage[0], file=os.path.basename(place))
+    return found
 
 
 def _check_apart(src: str, out: str) -> None:
