@@ -125,6 +125,8 @@ OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "prefix. `hf` stores and lists them under their own name, as transformers and diffusers want it; tag and metadata "
         "stay. A file that is the same for both says so in the record's `serves`. `comfyui` makes `STEM-ComfyUI.safetensors`: "
         "ComfyUI's own quantised layers, or a refusal by name ([comfyui.md](comfyui.md)).",
+        "--allow-requantize": "Without it such a weight is refused. The marker, the record (`verified_bit_identical` false, a "
+        "warning) and `verify` say that the twin is not exact; the rounding itself is proved ([comfyui.md](comfyui.md)).",
         "--key-prefix": "For example `model.diffusion_model.`. Put on after `--rename`.",
         "--rename": 'JSON: `{"rename": {OLD: NEW}, "concat": {NEW: [OLD, ...]}}`; see [comfyui.md](comfyui.md).',
         "--check-with": "Needs the extra `torch`. Both files are loaded with the installed torch and torchao and compared "

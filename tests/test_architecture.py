@@ -17,12 +17,15 @@ SOURCE = ROOT / "src" / "depickle"
 # modules.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_version", "errors", "limits", "collector", "locks", "targets", "options", "harmful"),
-    ("ranges", "dtypes", "inert", "rules", "undo", "schemas", "twin"),
+    ("ranges", "dtypes", "inert", "rules", "rounding", "undo", "schemas", "twin"),
     ("opcodes", "vm", "strided", "archive"),
     ("tensors", "attributes", "statedict", "metadata", "weights", "current", "affine", "lift"),
     ("checkpoint", "header", "quantization"),
     ("layout", "outputs"),
-    ("digest", "writer", "manifest", "compare", "compare_twin", "parallel", "opening", "shards", "folders", "report"),
+    (
+        *("digest", "writer", "manifest", "compare", "compare_rounding", "compare_twin", "parallel", "opening"),
+        *("shards", "folders", "report"),
+    ),
     (
         *("verification", "planning", "recording", "conversion", "several", "repository", "repository_check"),
         *("inspection", "scanning", "mirror"),
@@ -43,6 +46,7 @@ WALLS = (
     ("writer", "checkpoint weights schemas tensors dtypes header outputs compare opening"),
     ("compare", "layout writer rules strided outputs conversion"),
     ("compare_twin", "layout writer rules strided outputs conversion"),
+    ("compare_rounding", "layout writer rules rounding strided outputs conversion"),
     ("undo", "rules"),
     ("verification", "layout writer rules strided conversion"),
     ("header", "checkpoint weights schemas outputs layout"),

@@ -69,10 +69,19 @@ class Source:
         known["scale"] = self.tensor(f"{name}.s", scale, count, numbers if scale == "float16" else None)
         self.weight(name, "Int8Tensor", (rows, cols), known | {"act_quant_kwargs": None, "zero_point": None} | state)
 
-    def float8(self, name: str, rows: int, cols: int, dtype: str = "float8_e4m3fn", *, per: str = "tensor") -> None:
+    def float8(
+        self,
+        name: str,
+        rows: int,
+        cols: int,
+        dtype: str = "float8_e4m3fn",
+        *,
+        per: str = "tensor",
+        scale: str = "float32",
+    ) -> None:
         count = {"tensor": (1, 1), "row": (rows, 1)}[per]
         state = {"qdata": self.tensor(f"{name}.q", dtype, (rows, cols)), "block_size": [rows // count[0], cols]}
-        state["scale"] = self.tensor(f"{name}.s", "float32", count)
+        state["scale"] = self.tensor(f"{name}.s", scale, count)
         self.weight(name, "Float8Tensor", (rows, cols), state | {"mm_config": None, "act_quant_kwargs": None})
 
     def mx(self, name: str, rows: int, cols: int, *, scale: bytes | None = None, qdata: bytes | None = None) -> None:
@@ -532,6 +541,7 @@ def test_tables_that_are_none_are_usage_errors(content: str, tmp_path: Path, tab
     [
         ("--key-prefix", "x."),
         ("--rename", "t.json"),
+        ("--allow-requantize",),
         ("--target", "comfyui", "--check-with", "torch"),
         ("--target", "comfyui", "--drop-tied-copies"),
     ],
@@ -884,6 +894,88 @@ def test_another_source_is_found_out(pair: tuple[Path, Path], tmp_path: Path) ->
     with pytest.raises(depickle.Mismatch) as error:
         depickle.verify(path, twin)
     assert any("i.weight.zero_point: differs" in text for text in error.value.findings)
+
+
+# --- rounding again -------------------------------------------------------------------------------------------------
+
+ROUNDED = {"format": "float8_e4m3fn", "full_precision_matrix_mult": True, "depickle_requantized": True}
+
+
+def rows_of_float8(scales: tuple[float, ...], dtype: str = "float8_e4m3fn", scale: str = "float32") -> Source:
+    """Every finite code in each row."""
+    source = Source()
+    source.float8("m.weight", len(scales), 256, dtype, per="row", scale=scale)
+    count = 0x7F if dtype == "float8_e4m3fn" else 0x7C
+    source.data["m.weight.q"] = bytes(i % count | i & 128 for i in range(256)) * len(scales)
+    wide = struct.pack(f"<{len(scales)}f", *scales)
+    narrow = b"".join(wide[i + 2 : i + 4] for i in range(0, len(wide), 4))
+    source.data["m.weight.s"] = {"float32": wide, "bfloat16": narrow}[scale]
+    return source
+
+
+@pytest.mark.parametrize("scale", ["float32", "bfloat16"])
+def test_rows_of_float8_are_rounded_on_request(scale: str, twin: Any) -> None:
+    """The largest scale for all; its row as it was, halves move by one exponent, a row of scale 0 is zero."""
+    source = rows_of_float8((0.25, 0.5, 0.0), scale=scale)
+    with pytest.raises(depickle.Refused, match="--allow-requantize rounds it again"):
+        twin(source)
+    file = twin(source, allow_requantize=True)
+    codes, data = source.data["m.weight.q"], file.tensors["m.weight"].data
+    assert file.tensors["m.weight_scale"].data == struct.pack("<f", 0.5)
+    assert data[256:512] == codes[256:512]
+    assert data[512:] == bytes(code & 128 for code in codes[512:])
+    for old, new in zip(codes[:256], data[:256]):
+        if old & 127 >= 16:  # above twice the smallest normal number
+            assert new == old - 8
+    assert marker(file, "m") == ROUNDED
+
+
+def test_what_was_rounded_is_said_everywhere(tmp_path: Path, capsys: Any) -> None:
+    """In the record, the marker, the table, the plan, and by verify."""
+    path = rows_of_float8((0.25, 0.3)).write(tmp_path / "m.pt")
+    options = ["convert", str(path), "--out-dir", str(tmp_path), "--target", "comfyui", "--allow-requantize"]
+    assert main([*options, "--dry-run", "--json"]) == 0
+    (file,) = json.loads(capsys.readouterr().out)["files"]
+    assert file["segments"][1]["rules"] == ["requantize"]
+    assert file["segments"][1]["whole"] == struct.unpack("<f", struct.pack("<f", 0.3))[0]
+    assert main([*options, "--pretty"]) == 0
+    said = capsys.readouterr()
+    assert "verified as it was rounded again" in said.out
+    assert "1 weights, the first m.weight, were rounded again to one scale a tensor: not exact" in said.err
+    assert main(options) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["verified_bit_identical"], record["rules"]) == (False, {"requantize": 1})
+    assert main(["verify", str(path), record["dst"]]) == 0
+    assert json.loads(capsys.readouterr().out)["verified_bit_identical"] is False
+    assert json.loads(outside.read(Path(record["dst"])).metadata["_quantization_metadata"])["layers"] == {"m": ROUNDED}
+
+
+@pytest.mark.parametrize("scales", [(0.0, 0.0), (float("nan"), 1.0), (-1.0, 1.0), (float("inf"), 1.0)])
+def test_scales_that_nothing_can_be_rounded_to(scales: tuple[float, ...], twin: Any) -> None:
+    """Refused, also on request."""
+    with pytest.raises(depickle.Refused, match="has scales that are negative, NaN or too large, or none"):
+        twin(rows_of_float8(scales), allow_requantize=True)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_another_rounding_is_found_out(dtype: str, tmp_path: Path) -> None:
+    """Any code turned into its neighbour, another sign, another scale, the mark gone."""
+    source = rows_of_float8((0.017, 0.3), dtype).write(tmp_path / "m.pt")
+    record = depickle.convert(source, tmp_path / "out", target="comfyui", allow_requantize=True)
+    made = Path(record.dst)
+    blob = made.read_bytes()
+    start = 8 + struct.unpack("<Q", blob[:8])[0]
+    for at in [*range(start, start + 4), *range(start + 4, start + 516, 3)]:
+        for bit in (1, 128):
+            changed = blob[:at] + bytes([blob[at] ^ bit]) + blob[at + 1 :]
+            said = fails(source, changed, made)
+            assert "not rounded to the nearest" in said or "the largest of its scales" in said, at
+    assert "has scales of shape [2, 1]" in fails(source, resealed(blob, remark("m", depickle_requantized=None)), made)
+    assert "another" in fails(source, resealed(blob, reshaped), made)
+
+
+def reshaped(meta: Any, data: Any) -> None:
+    meta["entries"]["m.weight"]["shape"] = [4, 128]
 
 
 # --- rules and their inverses ---------------------------------------------------------------------------------------

@@ -122,6 +122,11 @@ def _convert_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--target", choices=list(TARGETS), help="whom the result is for; by default what the source's format says")
     add("--key-prefix", metavar="PREFIX", help="with --target comfyui: put PREFIX before every name")
     add("--rename", metavar="FILE", help="with --target comfyui: a table of new names, and of weights to put together")
+    add(
+        "--allow-requantize",
+        action="store_true",
+        help="with --target comfyui: round float8 with a scale a row again, which is not exact",
+    )
     add("--dry-run", action="store_true", help="print the plan: which output bytes come from which source bytes")
     add("--json", action="store_true", help="with --dry-run: the plan as JSON")
     add("--pretty", action="store_true", help="records as text for people, also when stdout is no terminal")
@@ -203,6 +208,7 @@ def _convert(args: argparse.Namespace) -> int:
             parse_size(args.max_shard_size) if args.max_shard_size else None,
             key_prefix=args.key_prefix,
             rename=args.rename,
+            allow_requantize=args.allow_requantize,
         )
         if args.json and not args.dry_run:
             raise UsageError("--json goes with --dry-run; records are JSON already")

@@ -16,12 +16,13 @@ from typing import Final
 from .attributes import data_of
 from .checkpoint import Checkpoint
 from .compare import Pair
+from .compare_rounding import Rounding
 from .dtypes import BY_NAME
 from .errors import show
 from .ranges import ByteRange
 from .schemas import Json
 from .tensors import TensorView, contiguous
-from .twin import MARKER, Twin
+from .twin import MARKER, ROUNDED, Twin
 from .weights import PLAIN, Part, Weight
 
 _BYTE: Final = BY_NAME["uint8"]
@@ -50,11 +51,13 @@ FORMATS: Final[Mapping[str, Format]] = {
 
 
 class TwinComparison:
-    """Everything that has to be found out about one twin: `findings` before its tensors are read, then `pairs`."""
+    """Everything that has to be found out about one twin: `findings` before its tensors are read, then `pairs`, and
+    `rounded`, the weights that were rounded again on request."""
 
     def __init__(self, source: Checkpoint, output: Checkpoint, twin: Twin) -> None:
         self.findings: list[str] = []
         self.pairs: list[Pair] = []
+        self.rounded: list[Rounding] = []
         self._source, self._output, self._twin = source, output, twin
         self._used: list[str] = []
         self._left = dict(output.weights)
@@ -132,9 +135,30 @@ class TwinComparison:
         for origin, weight in sources:
             self.findings += [f"{show(origin)}: {text}" for text in _misfits(weight, known, marker)]
         if not self.findings:
+            if marker.get(ROUNDED) is True:
+                self._rounded(layer, known, sources, data, scale)
+                return
             self._weights(layer, known, sources, data)
             self._scales(layer, known, sources, scale)
             self._scalars(layer, known, sources)
+
+    def _rounded(self, layer: str, known: Format, sources: list[tuple[str, Weight]], data: Part, scale: Part) -> None:
+        """Float8 with a scale a row, rounded again to one: held to its source by `compare_rounding`."""
+        parts = [(name, weight.leaves()["qdata"], weight.leaves()["scale"]) for name, weight in sources]
+        rows, columns = sum(qdata.shape[0] for _, qdata, _ in parts), parts[0][1].shape[1]
+        fits = all(qdata.shape[1] == columns for _, qdata, _ in parts)
+        if not fits or (data.dtype.name, data.shape) != (known.data, (rows, columns)):
+            self.findings.append(
+                f"{show(layer)}.weight: is {data.dtype.name}{list(data.shape)}, the source has another"
+            )
+        elif (scale.dtype.name, scale.shape) != ("float32", ()):
+            self.findings.append(f"{show(layer)}.weight_scale: is no scalar of float32")
+        else:
+            whole = self._output.source.read(scale.view.range.offset, 4)
+            at = data.view.range.offset
+            for name, qdata, scales in parts:
+                self.rounded.append(Rounding(name, qdata, scales, at, whole))
+                at += qdata.nbytes
 
     def _weights(self, layer: str, known: Format, sources: list[tuple[str, Weight]], theirs: Part) -> None:
         parts = [(f"{name}.qdata", weight.leaves()["qdata"]) for name, weight in sources]
@@ -207,7 +231,8 @@ def _misfits(weight: Weight, known: Format, marker: Mapping[str, Json]) -> Itera
         yield f"is a {weight.kind or 'plain tensor'}, its twin's format is one of {known.kind}"
         return
     weight_only = weight.attributes.get("act_quant_kwargs") is None
-    if (marker.get("full_precision_matrix_mult") is True) != weight_only or set(marker) - {
+    rounded = {ROUNDED} if known.kind == "Float8Tensor" and marker.get(ROUNDED) is True else set()
+    if (marker.get("full_precision_matrix_mult") is True) != weight_only or set(marker) - rounded - {
         "format",
         "full_precision_matrix_mult",
     }:
@@ -224,8 +249,9 @@ def _misfits(weight: Weight, known: Format, marker: Mapping[str, Json]) -> Itera
         yield "is MX of another element or block"
     if known.kind == "NVFP4Tensor" and weight.attributes["block_size"] != 16:
         yield "is NVFP4 in other blocks"
-    per_row = [(leaves["qdata"].shape[0], 1)] if known.kind == "Int8Tensor" else []
-    if not known.per_scale and leaves["scale"].shape not in [(1, 1), *per_row]:
+    per_row = {(leaves["qdata"].shape[0], 1)}
+    allowed_scales = per_row if rounded else {(1, 1)} | (per_row if known.kind == "Int8Tensor" else set())
+    if not known.per_scale and leaves["scale"].shape not in allowed_scales:
         yield f"has scales of shape {list(leaves['scale'].shape)}"
 
 

@@ -56,6 +56,7 @@ def convert(
     target: str | None = None,
     key_prefix: str | None = None,
     rename: str | None = None,
+    allow_requantize: bool = False,
     progress: Callable[[int, int], None] | None = None,
     stop: Stop | None = None,
 ) -> Record:
@@ -78,6 +79,7 @@ def convert(
         target,
         key_prefix=key_prefix,
         rename=rename,
+        allow_requantize=allow_requantize,
     )
     check_batch([os.fspath(src)], os.fspath(out_dir), options)
     return convert_with(src, out_dir, options, progress=progress, stop=stop)

@@ -1,9 +1,9 @@
 """A conversion as a pure value: which bytes of the output come from where.
 
 An output file is a head (literal text with holes for digests that are not known yet) and then segments without a
-gap: a `Copy` of a range of the source, a `Transform` of a strided view by named rules, or a `Literal` that comes
-from no source. The dry run prints it, the writer executes it, tests compare it. Nothing here knows a format or
-reads a byte.
+gap: a `Copy` of a range of the source, a `Transform` of a strided view by named rules, a `Literal` that comes from no
+source, or a `Rescale` that was asked for. The dry run prints it, the writer executes it, tests compare it. Nothing
+here knows a format or reads a byte.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .ranges import ByteRange
 from .rules import GATHER, Step
 from .strided import Strided
 
+REQUANTIZE: Final = "requantize"  # listed beside the rules in plans and records: what came out is not what was there
 UNKNOWN_DIGEST: Final = "0" * 64
 
 
@@ -125,7 +126,28 @@ class Literal:
         return ()
 
 
-Segment: TypeAlias = "Copy | Transform | Literal"
+@dataclass(frozen=True, slots=True)
+class Rescale:
+    """The rows of `view`, float8 of `dtype` with one of `scales` (float32) each, rounded again to the scale `whole`."""
+
+    tensor: str
+    view: Strided
+    scales: Copy | Transform
+    dtype: str
+    whole: float
+
+    @property
+    def length(self) -> int:
+        """Bytes that come out."""
+        return self.view.length
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The one rule that loses something."""
+        return (REQUANTIZE,)
+
+
+Segment: TypeAlias = "Copy | Transform | Literal | Rescale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +228,9 @@ def _placed(file: OutFile, starts: Sequence[int]) -> list[dict[str, object]]:
         else:
             view = segment.view
             entry["from"] = _place(view.storage, starts)
+            if isinstance(segment, Rescale):
+                scales = segment.scales.range if isinstance(segment.scales, Copy) else segment.scales.view.storage
+                entry["scales"], entry["whole"] = _place(scales, starts), segment.whole
             entry["view"] = {
                 "itemsize": view.itemsize,
                 "offset": view.offset,

@@ -35,6 +35,7 @@ class Options:
     max_shard_size: int | None = None
     key_prefix: str | None = None
     rename: str | None = None
+    allow_requantize: bool = False
 
     def __post_init__(self) -> None:
         if self.repo is not None:
@@ -53,8 +54,8 @@ class Options:
         self._check_twin()
 
     def _check_twin(self) -> None:
-        if self.target != COMFYUI and (self.key_prefix is not None or self.rename is not None):
-            raise UsageError("--key-prefix and --rename go with --target comfyui")
+        if self.target != COMFYUI and (self.allow_requantize or (self.key_prefix, self.rename) != (None, None)):
+            raise UsageError("--key-prefix, --rename and --allow-requantize go with --target comfyui")
         if self.target == COMFYUI and self.check_with is not None:
             raise UsageError("--check-with torch does not go with --target comfyui: torchao does not read the twin")
         if self.target == COMFYUI and self.max_shard_size is not None:

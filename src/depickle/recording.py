@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .checkpoint import Checkpoint
-from .layout import OutFile
+from .layout import REQUANTIZE, OutFile
 from .options import Options
 from .outputs import safetensors
 from .outputs.plans import output_of
@@ -51,7 +51,7 @@ def record_of(
         dst_bytes=file.length,
         dst_sha256=outcome.dst_sha256,
         seconds=round(seconds, 3),
-        verified_bit_identical=True,
+        verified_bit_identical=REQUANTIZE not in file.rules,
         tied_copies_dropped=dropped,
         skipped=outcome.skipped,
         src_sha256_checked=options.trust_sha256 is None,
@@ -60,5 +60,5 @@ def record_of(
         serves=output.serves(checkpoint, options),
         normalised=checkpoint.normalised,
         sources=tuple(sources),
-        warnings=(*checkpoint.warnings, *output.notes(checkpoint)),
+        warnings=(*checkpoint.warnings, *output.notes(checkpoint, options)),
     )

@@ -58,7 +58,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """A pair that was found equal: both digests, and how much was compared."""
+    """A pair that was found equal: both digests, and how much was compared. It is not bit for bit where weights of the
+    output are marked as rounded again on request; they are then what rounding makes of the source's."""
 
     src: str
     dst: str
@@ -69,7 +70,9 @@ class Verification:
     bytes_compared: int
     sealed: bool
     seconds: float
+    verified_bit_identical: bool = True
 
     def as_json(self) -> dict[str, Json]:
         """The verification as a JSON object."""
-        return {"verified_bit_identical": True, **{item.name: getattr(self, item.name) for item in fields(self)}}
+        names = [item.name for item in fields(self)]
+        return {name: getattr(self, name) for name in ("verified_bit_identical", *names[:-1])}

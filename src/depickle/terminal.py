@@ -95,9 +95,10 @@ def size_text(nbytes: int) -> str:
 def record_text(record: Record) -> str:
     """One conversion, for a person."""
     done = "already there" if record.skipped else "converted"
+    exact = "bit for bit" if record.verified_bit_identical else "as it was rounded again"
     lines = [
         f"{show(record.src)} -> {show(record.dst)}",
-        f"  {done} and verified bit for bit in {record.seconds} s (read back by {record.reader})",
+        f"  {done} and verified {exact} in {record.seconds} s (read back by {record.reader})",
         f"  {record.kind}, {record.tensors} tensors, {record.quantized} quantised"
         + (f", scheme {show(record.scheme)}" if record.scheme else "")
         + (f", int8 of {record.int8_source}" if record.int8_source else ""),

@@ -9,6 +9,7 @@ from typing import Final
 from .schemas import Json
 
 MARKER: Final = "comfy_quant"  # the tensor `<layer>.comfy_quant` says how the layer's weight is quantised
+ROUNDED: Final = "depickle_requantized"  # in a marker: the weight was rounded again, on request
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +21,8 @@ class Twin:
     names: Mapping[str, tuple[str, ...]]
     format: str | None
     metadata: Mapping[str, Json]
+
+    @property
+    def rounded(self) -> tuple[str, ...]:
+        """The layers that were rounded again on request, and so are not what the source holds."""
+        return tuple(layer for layer, marker in self.layers.items() if marker.get(ROUNDED) is True)

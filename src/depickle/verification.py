@@ -15,6 +15,7 @@ from .archive import Record
 from .checkpoint import Checkpoint
 from .collector import paused
 from .compare import Comparer, Pair, batches, compare_described, pairs
+from .compare_rounding import rounding_findings
 from .compare_twin import TwinComparison
 from .digest import Progress, Stop, digest_source
 from .errors import Mismatch
@@ -34,8 +35,13 @@ def described_findings(source: Checkpoint, output: Checkpoint) -> list[str]:
 
 def compare_jobs(source: Checkpoint, output: Checkpoint, progress: Progress) -> list[Callable[[Stop], list[str]]]:
     """The byte comparison, cut into jobs for `run_all`; each returns its findings."""
-    found = pairs(source, output) if output.twin is None else TwinComparison(source, output, output.twin).pairs
-    return [partial(_compare, source.source, output.source, batch, progress) for batch in batches(found)]
+    twin = None if output.twin is None else TwinComparison(source, output, output.twin)
+    found = pairs(source, output) if twin is None else twin.pairs
+    rounded = [] if twin is None else twin.rounded
+    return [
+        *(partial(_compare, source.source, output.source, batch, progress) for batch in batches(found)),
+        *(partial(rounding_findings, item, source.source, output.source, progress) for item in rounded),
+    ]
 
 
 def _compare(
@@ -92,6 +98,7 @@ def verify(
             bytes_compared=sum(part.nbytes for weight in index.weights.values() for part in weight.leaves().values()),
             sealed=index.sealed,
             seconds=round(time.monotonic() - started, 3),
+            verified_bit_identical=index.twin is None or not index.twin.rounded,
         )
 
 

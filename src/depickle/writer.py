@@ -14,14 +14,17 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import sys
+from array import array
 from collections.abc import Iterator
 from typing import Final, Protocol
 
 from .digest import Cancelled, Progress, Stop
 from .errors import Malformed, Refused
-from .layout import Literal, OutFile, Segment, Transform
+from .layout import Literal, OutFile, Rescale, Segment, Transform
 from .locks import try_lock
 from .ranges import Source
+from .rounding import requantize
 from .rules import apply, unit
 from .strided import TILE, blocks
 
@@ -209,6 +212,12 @@ def _pieces(segments: tuple[Segment, ...], sources: tuple[Source, ...]) -> Itera
             for block in blocks(segment.view, sources[segment.view.storage.source], limit):
                 yield memoryview(apply(segment.steps, block))
             continue
+        if isinstance(segment, Rescale):
+            if filled:
+                yield buffer[:filled]
+                filled = 0
+            yield from _rescaled(segment, sources)
+            continue
         if isinstance(segment, Literal):
             for text in _repeated(segment):
                 if filled + len(text) > BLOCK:
@@ -227,6 +236,19 @@ def _pieces(segments: tuple[Segment, ...], sources: tuple[Source, ...]) -> Itera
                 filled = 0
     if filled:
         yield buffer[:filled]
+
+
+def _rescaled(segment: Rescale, sources: tuple[Source, ...]) -> Iterator[memoryview]:
+    """Rows of float8, each by its scale; the scales of one weight are held, its rows are not."""
+    scales = array("f", b"".join(map(bytes, _pieces((segment.scales,), sources))))
+    if sys.byteorder == "big":
+        scales.byteswap()
+    width = segment.view.shape[1]
+    row = 0
+    for block in blocks(segment.view, sources[segment.view.storage.source], max(BLOCK - BLOCK % width, width)):
+        count = len(block) // width
+        yield memoryview(requantize(block, width, scales[row : row + count], segment.whole, segment.dtype))
+        row += count
 
 
 def _repeated(literal: Literal) -> Iterator[memoryview]:

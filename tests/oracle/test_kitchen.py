@@ -18,11 +18,12 @@ import depickle
 
 WRITER = environment.READERS[-1]
 JUDGES = ("0.14.1", "0.17.0", WRITER)  # the first and the last with v1's int8, and today's
-MADE = {
+MADE: dict[str, set[str] | str] = {
     "int8": {"int8_tensorwise"},
     "float8": {"float8_e4m3fn", "float8_e5m2"},
     "mxfp8": {"mxfp8"},
     "nvfp4": {"nvfp4"},
+    "rows": "one scale a row",
 }
 ROW, NARROW, DEVICE = "one scale a row; ComfyUI's own float8", "values of 1 to 7 bits", "that of one device's kernel"
 NEVER = "has no form in torchao's safetensors"
@@ -68,10 +69,10 @@ def expected(name: str) -> set[str] | str:
     return MADE[kind] if folder == "made" else EXPECTED[max((k for k in EXPECTED if kind.startswith(k)), key=len)]
 
 
-def convert(source: Path, folder: Path) -> str | depickle.Error:
+def convert(source: Path, folder: Path, **options: Any) -> str | depickle.Error:
     """The twin's path, or why there is none."""
     try:
-        return depickle.convert(source, folder, target="comfyui").dst
+        return depickle.convert(source, folder, target="comfyui", **options).dst
     except depickle.Error as error:
         return error
 
@@ -95,16 +96,19 @@ def cooked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         job: dict[str, Any] = {"pairs": list(twins.values())}
         if release == WRITER:
             job["static"] = results["made/nvfp4"]
+            rows = [made["rows"], *(str(p) for n, p in sources.items() if "/fp8dyn_perrow" in n or "/fp8_e5m2" in n)]
+            again = [convert(Path(path), folder / "again", allow_requantize=True) for path in rows]
+            job["rounded"] = list(zip(rows, map(str, again)))
         seen = environment.run(release, "comfy_reader", job, with_kitchen=True)
         found |= {name: seen[source] for name, (source, _) in twins.items()}
         if release == WRITER:
-            found["static"] = seen["static"]
+            found |= {"static": seen["static"], "rounded": seen["rounded"]}
     return found
 
 
 def test_dequantised_weights_are_torchaos(cooked: dict[str, Any]) -> None:
     """Every weight of every twin, plain ones included, and no tensor in it that is part of none."""
-    twins = {name: found for name, found in cooked.items() if isinstance(found, dict)}
+    twins = {name: found for name, found in cooked.items() if "/" in name and isinstance(found, dict)}
     assert {name: found["unequal"] for name, found in twins.items() if found["unequal"]} == {}
     assert sum(len(found["quantised"]) for found in twins.values()) > 100
 
@@ -112,7 +116,7 @@ def test_dequantised_weights_are_torchaos(cooked: dict[str, Any]) -> None:
 def test_every_source_becomes_what_the_table_says(cooked: dict[str, Any]) -> None:
     """Accepted with the format, or refused with the weight's name and the reason: no fixture is left out."""
     for name, found in cooked.items():
-        if name == "static":
+        if "/" not in name:
             continue
         wanted = expected(name)
         if isinstance(found, str):
@@ -121,7 +125,7 @@ def test_every_source_becomes_what_the_table_says(cooked: dict[str, Any]) -> Non
             assert isinstance(found, depickle.Refused), name
             assert isinstance(wanted, str), f"{name}: {found}"
             assert wanted in str(found), name
-            assert "blk.0.attn.q.weight: " in str(found)
+            assert ".weight: " in str(found)
         else:
             assert set(found["formats"]) == wanted, name
 
@@ -129,3 +133,11 @@ def test_every_source_becomes_what_the_table_says(cooked: dict[str, Any]) -> Non
 def test_static_activation_scales_mean_the_same(cooked: dict[str, Any]) -> None:
     """`input_scale` quantises an activation in comfy-kitchen to what torchao makes of it."""
     assert cooked["static"] is True
+
+
+def test_what_is_rounded_again_is_what_torch_rounds(cooked: dict[str, Any]) -> None:
+    """--allow-requantize: codes, scale and mark of every weight of float8 with a scale a row, of both kinds."""
+    assert len(cooked["rounded"]) == 8
+    for found in cooked["rounded"].values():
+        assert found
+        assert all(found.values()), found

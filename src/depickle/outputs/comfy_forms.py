@@ -8,6 +8,7 @@ here knows a name, a header or a file; bytes are read only where exactness hangs
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
@@ -16,10 +17,12 @@ from ..attributes import data_of
 from ..dtypes import BY_NAME, DType
 from ..errors import Refused
 from ..layout import Literal
+from ..rules import RULES
 from ..schemas import Json
 from ..tensors import TensorView, contiguous
+from ..twin import ROUNDED
 from ..weights import Part, Weight
-from .files import Piece, Tensor
+from .files import Piece, Rounded, Tensor
 
 Bytes: TypeAlias = Callable[[TensorView], Iterable[bytes | bytearray]]
 
@@ -29,6 +32,7 @@ ONE: Final = bytes.fromhex("0000803f")  # 1.0 as little-endian float32
 BLOCK_ROWS: Final = 128  # scales lie in blocks of 128 rows by 4 columns
 MAX_COLUMNS: Final = 65_536  # scales in a row: 128 rows are held in memory at once; a million columns of nvfp4
 _WIDEN: Final[Mapping[str, str]] = {"bfloat16": "widen-bfloat16", "float16": "widen-float16"}
+_LARGEST: Final = 2.0**96  # of a scale: its products with float8 are float32
 _FP8: Final[Mapping[str, str]] = {"float8_e4m3fn": "float8_e4m3fn", "float8_e5m2": "float8_e5m2"}
 
 NO_FORM: Final[Mapping[str, str]] = {
@@ -48,8 +52,9 @@ class Form:
     weight_rows: int
 
 
-def form_of(weight: Weight, read: Bytes) -> Form:
-    """The twin's form of a quantised weight. Raises Refused, with the reason, where there is no exact one."""
+def form_of(weight: Weight, read: Bytes, *, requantize: bool = False) -> Form:
+    """The twin's form of a quantised weight. Raises Refused, with the reason, where there is no exact one; `requantize`
+    rounds float8 with a scale a row again."""
     if weight.origin is not None:
         raise Refused(f"is a {weight.kind} kept as it stood, which ComfyUI has no form for")
     kind = str(weight.kind)
@@ -57,7 +62,15 @@ def form_of(weight: Weight, read: Bytes) -> Form:
         raise Refused(f"has class {kind}, which ComfyUI has no exact form for: {NO_FORM[kind]}")
     if len(weight.leaves()["qdata"].shape) != 2:
         raise Refused(f"has {len(weight.leaves()['qdata'].shape)} dimensions; ComfyUI's formats are for matrices")
+    if requantize and kind == "Float8Tensor" and per_row(weight):
+        return _rounded_float8(weight, read)
     return _FORMS[kind](weight, read)
+
+
+def per_row(weight: Weight) -> bool:
+    """Whether a matrix of float8 has one scale a row, and more than one row."""
+    rows = weight.leaves()["qdata"].shape[0]
+    return rows > 1 and weight.leaves()["scale"].shape == (rows, 1)
 
 
 def _marked(weight: Weight, name: str, tensors: Mapping[str, Tensor]) -> Form:
@@ -92,8 +105,30 @@ def _float8(weight: Weight, read: Bytes) -> Form:
         raise Refused(f"has data of {qdata.dtype.name}, which ComfyUI does not read")
     if scale.shape != (1, 1):
         per = "one scale a row" if scale.shape == (qdata.shape[0], 1) else f"scales of shape {list(scale.shape)}"
-        raise Refused(f"is float8 with {per}; ComfyUI's own float8 has one scale a tensor")
+        hint = "; --allow-requantize rounds it again" if per_row(weight) else ""
+        raise Refused(f"is float8 with {per}; ComfyUI's own float8 has one scale a tensor{hint}")
     return _marked(weight, _FP8[qdata.dtype.name], {"weight": _whole("qdata", qdata), "weight_scale": _wide(scale, ())})
+
+
+def _rounded_float8(weight: Weight, read: Bytes) -> Form:
+    """The largest of the scales for all rows, and every row rounded to it: not exact, and marked so."""
+    qdata, scale = weight.leaves()["qdata"], weight.leaves()["scale"]
+    if qdata.dtype.name not in _FP8:
+        raise Refused(f"has data of {qdata.dtype.name}, which ComfyUI does not read")
+    (wide,) = _wide(scale, scale.shape).pieces
+    if not isinstance(wide, Piece) or scale.view.swapped or scale.view.neg:
+        raise Refused("has scales of another byte order or sign, which are not rounded again")
+    column = b"".join(read(scale.view))
+    if wide.part.rule in _WIDEN.values():
+        column = bytes(RULES[wide.part.rule](column, scale.view.dtype.itemsize))
+    numbers = [number for (number,) in struct.iter_unpack("<f", column)]
+    whole = max(numbers)
+    if not whole > 0 or not all(0 <= number < _LARGEST for number in numbers):  # rows of zeros have the scale 0
+        raise Refused("has scales that are negative, NaN or too large, or none but 0; it is not rounded again")
+    codes = Tensor(qdata.dtype, qdata.shape, (Rounded("qdata", qdata, wide, whole),))
+    one = Tensor(FLOAT32, (), (Literal("scale", struct.pack("<f", whole)),))
+    form = _marked(weight, _FP8[qdata.dtype.name], {"weight": codes, "weight_scale": one})
+    return replace(form, marker={**form.marker, ROUNDED: True})
 
 
 def _mxfp8(weight: Weight, read: Bytes) -> Form:

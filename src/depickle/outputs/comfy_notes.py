@@ -12,9 +12,11 @@ from typing import Final
 from ..attributes import data_of
 from ..checkpoint import Checkpoint
 from ..errors import show
+from ..options import Options
 from ..schemas import Json
 from ..twin import MARKER
 from ..weights import PLAIN, Weight
+from .comfy_forms import per_row
 
 _FAMILY: Final[Mapping[str, str]] = {
     "Int8Tensor": "int8",
@@ -26,9 +28,10 @@ _MIXES: Final = (frozenset({"int8"}), frozenset({"nvfp4", "int8"}), frozenset({"
 _NEED_MARKER: Final = frozenset({"float8_e4m3fn", "int8", "uint8"})
 
 
-def notes(checkpoint: Checkpoint) -> list[str]:
+def notes(checkpoint: Checkpoint, options: Options) -> list[str]:
     """The record's warnings: one line a kind of thing, with the first name of each."""
-    return [text for kind in (_activations, _mixes, _unmarked, _unaligned) for text in kind(checkpoint)]
+    found = _rounded(checkpoint) if options.allow_requantize else []
+    return found + [text for kind in (_activations, _mixes, _unmarked, _unaligned) for text in kind(checkpoint)]
 
 
 def activation(checkpoint: Checkpoint) -> str:
@@ -84,8 +87,17 @@ def _activations(checkpoint: Checkpoint) -> list[str]:
         if way is not None:
             found.setdefault(way, []).append(name)
     return [
-        f"ComfyUI quantises the input of {len(names)} weights, the first {show(names[0])}, to {way}; the weights are exact"
+        f"ComfyUI quantises the input of {len(names)} weights, the first {show(names[0])}, to {way}"
         for way, names in found.items()
+    ]
+
+
+def _rounded(checkpoint: Checkpoint) -> list[str]:
+    names = [name for name, weight in checkpoint.weights.items() if weight.kind == "Float8Tensor" and per_row(weight)]
+    if not names:
+        return []
+    return [
+        f"{len(names)} weights, the first {show(names[0])}, were rounded again to one scale a tensor: not exact, and marked so"
     ]
 
 

@@ -24,9 +24,9 @@ from ..targets import COMFYUI
 from ..tensors import TensorView
 from ..twin import MARKER
 from ..weights import PLAIN, Part, Weight
-from .comfy_forms import ONE, UINT8, Bytes, Form, form_of
+from .comfy_forms import UINT8, Bytes, Form, form_of
 from .comfy_names import read_renaming
-from .files import Piece, Provenance, Tensor, pieced_file
+from .files import Piece, Provenance, Rounded, Tensor, pieced_file
 from .names import FORMAT, LAYERS, PLAIN_SOURCE, TWIN
 
 # What ComfyUI's loader of mapped files knows; it has no name for the others.
@@ -53,7 +53,8 @@ def plan(checkpoint: Checkpoint, name: str, provenance: Provenance, options: Opt
     layers: dict[str, Json] = {}
     for new, olds in names.items():
         with located(path=olds[0]):
-            made, marker = _named(new, {old: checkpoint.weights[old] for old in olds}, read)
+            weights = {old: checkpoint.weights[old] for old in olds}
+            made, marker = _named(new, weights, read, requantize=options.allow_requantize)
             for key, tensor in made.items():
                 if key in tensors or key == "__metadata__" or "\0" in key:
                     raise Refused(f"would be stored as {show(key)}, which is taken or no name")
@@ -80,7 +81,7 @@ def serves(checkpoint: Checkpoint, options: Options) -> tuple[str, ...]:
 # --- one name of the twin -------------------------------------------------------------------------------------------
 
 
-def _named(new: str, weights: Mapping[str, Weight], read: Bytes) -> tuple[dict[str, Tensor], Json]:
+def _named(new: str, weights: Mapping[str, Weight], read: Bytes, *, requantize: bool) -> tuple[dict[str, Tensor], Json]:
     """The tensors of one name by their keys, and its layer's marker if there is one."""
     plain = [weight.kind is None for weight in weights.values()]
     if all(plain):
@@ -95,7 +96,7 @@ def _named(new: str, weights: Mapping[str, Weight], read: Bytes) -> tuple[dict[s
     forms = []
     for old, weight in weights.items():
         with located(path=old):
-            forms.append(_labelled(old, form_of(weight, read)))
+            forms.append(_labelled(old, form_of(weight, read, requantize=requantize)))
     form = _joined(forms, read)
     text = Literal(f"{layer}.{MARKER}", encode(form.marker))
     marker = Tensor(UINT8, (text.length,), (text,))
@@ -126,7 +127,7 @@ def _marker_of(tensor: Tensor, read: Bytes) -> Json:
 def _labelled(name: str, form: Form) -> Form:
     """The form with every piece labelled by the weight's name."""
 
-    def label(piece: Piece | Literal) -> Piece | Literal:
+    def label(piece: Piece | Rounded | Literal) -> Piece | Rounded | Literal:
         if isinstance(piece, Literal):
             return replace(piece, tensor=f"{name}.{piece.tensor}")
         return replace(piece, label=f"{name}.{piece.label}")
@@ -173,6 +174,6 @@ def _scalar(tensor: Tensor, read: Bytes) -> tuple[str, bytes]:
     """What a scalar's float32 is made of: the source's dtype and bytes."""
     (piece,) = tensor.pieces
     if isinstance(piece, Literal):
-        return "float32", ONE
+        return "float32", piece.data
     part: Part = piece.part
     return part.view.dtype.name, b"".join(read(part.view))

@@ -13,7 +13,7 @@ from typing import Final
 from ..dtypes import DType
 from ..errors import Refused
 from ..header import MAX_HEADER, encode, entry_json, length_prefix, sort_key
-from ..layout import Copy, Head, Literal, OutFile, Segment, SourceDigest, Transform
+from ..layout import Copy, Head, Literal, OutFile, Rescale, Segment, SourceDigest, Transform
 from ..rules import Step
 from ..schemas import Json
 from ..tensors import TensorView
@@ -76,12 +76,22 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Rounded:
+    """The bytes of a matrix of float8 with a scale a row, rounded again to the one scale `whole`."""
+
+    label: str
+    part: Part
+    scales: Piece
+    whole: float
+
+
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """One tensor of a file: what it is, and the pieces that make it up, in order."""
 
     dtype: DType
     shape: tuple[int, ...]
-    pieces: tuple[Piece | Literal, ...]
+    pieces: tuple[Piece | Rounded | Literal, ...]
 
 
 def out_file(name: str, metadata: Mapping[str, str | Provenance], flat: Mapping[str, tuple[str, Part]]) -> OutFile:
@@ -96,7 +106,7 @@ def pieced_file(name: str, metadata: Mapping[str, str | Provenance], tensors: Ma
     entries: dict[str, Json] = {}
     segments: list[Segment] = []
     for key, tensor in sorted(tensors.items(), key=lambda item: sort_key(item[0], item[1].dtype)):
-        own = [piece if isinstance(piece, Literal) else _segment(piece) for piece in tensor.pieces]
+        own = [_segment(piece) for piece in tensor.pieces]
         length = sum(segment.length for segment in own)
         entries[key] = entry_json(tensor.dtype, tensor.shape, at, length)
         segments += [segment for segment in own if segment.length]
@@ -121,7 +131,17 @@ def steps_of(view: TensorView) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _segment(piece: Piece) -> Copy | Transform:
+def _segment(piece: Piece | Rounded | Literal) -> Segment:
+    if isinstance(piece, Literal):
+        return piece
+    if isinstance(piece, Rounded):
+        part = piece.part
+        return Rescale(piece.label, part.view.strided, _taken(piece.scales), part.dtype.name, piece.whole)
+    return _taken(piece)
+
+
+def _taken(piece: Piece) -> Copy | Transform:
+    """How the bytes of a part come to be: copied, or a view run through rules."""
     label, part = piece.label, piece.part
     view = part.view
     steps = steps_of(view)

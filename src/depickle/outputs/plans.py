@@ -28,11 +28,11 @@ class Output(NamedTuple):
 
     plan: Callable[[Checkpoint, str, Provenance, Options], Layout]
     serves: Callable[[Checkpoint, Options], tuple[str, ...]]
-    notes: Callable[[Checkpoint], list[str]]
+    notes: Callable[[Checkpoint, Options], list[str]]
     activation: Callable[[Checkpoint], str]
 
 
-def _torchao_notes(checkpoint: Checkpoint) -> list[str]:
+def _torchao_notes(checkpoint: Checkpoint, options: Options) -> list[str]:
     return [*reader_warnings(checkpoint.weights), *kept_warnings(checkpoint.weights)]
 
 

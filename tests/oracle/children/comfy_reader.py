@@ -97,6 +97,25 @@ def compare(source, twin):
     return found
 
 
+def rounded(source, twin):
+    """Per weight of float8 with a scale a row: whether its codes and their one scale are what torch makes of it."""
+    found = {}
+    with safe_open(twin, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+    for name, weight in load(source).items():
+        if type(weight).__name__ == "Float8Tensor":
+            whole = weight.scale.float().max()
+            codes = (weight.qdata.float() * weight.scale.float() / whole).to(weight.qdata.dtype)
+            marker = json.loads(bytes(tensors[f"{name.removesuffix('.weight')}.comfy_quant"].tolist()))
+            found[name] = (
+                same(tensors[name], codes)
+                and same(tensors[f"{name}_scale"], whole)
+                and marker["depickle_requantized"] is True
+                and layer(tensors, name.removesuffix(".weight"), marker, weight.shape, torch.float32) is not None
+            )
+    return found
+
+
 def static_input(twin):
     """ComfyUI's `input_scale` is torchao's `act_per_tensor_scale`: the same activations come out of both."""
     import comfy_kitchen
@@ -116,4 +135,5 @@ if __name__ == "__main__":
     result = {source: compare(source, twin) for source, twin in job["pairs"]}
     if "static" in job:
         result["static"] = static_input(job["static"])
+        result["rounded"] = {source: rounded(source, twin) for source, twin in job["rounded"]}
     print(json.dumps(result))

@@ -33,8 +33,8 @@ def int8(name, granularity, dtype, scale=None):
     return found
 
 
-def float8(name, dtype):
-    return Float8Tensor.from_hp(weight(name), float8_dtype=dtype, granularity=PerTensor())
+def float8(name, dtype, granularity=None):
+    return Float8Tensor.from_hp(weight(name), float8_dtype=dtype, granularity=granularity or PerTensor())
 
 
 def mx(name, swizzled):
@@ -75,6 +75,14 @@ def files():
         "float8",
         {
             f"{name}.{str(dtype)[13:]}.weight": float8(name, dtype)
+            for name in SHAPES
+            for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)
+        },
+    )
+    yield (
+        "rows",
+        {
+            f"{name}.{str(dtype)[13:]}.weight": float8(name, dtype, PerRow())
             for name in SHAPES
             for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)
         },
