@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
+import accelerate
+import huggingface_hub
 import models
 import torch
+from safetensors import safe_open
+from torchao.prototype.safetensors.safetensors_support import unflatten_tensor_state_dict
 
 
 def loaded(model: str, folder: str) -> torch.nn.Module:
@@ -20,9 +25,35 @@ def loaded(model: str, folder: str) -> torch.nn.Module:
     return FluxTransformer2DModel.from_pretrained(folder, torch_dtype=torch.bfloat16).eval()
 
 
+def tensors_of(folder: Path) -> dict[str, list[list[str]]]:
+    """The tensors that each library's loader finds in each file."""
+    found: dict[str, list[list[str]]] = {"accelerate": [], "huggingface_hub": []}
+    for path in sorted(folder.glob("*.safetensors")):
+        found["accelerate"].append(sorted(accelerate.utils.modeling.load_state_dict(str(path))))
+        found["huggingface_hub"].append(sorted(huggingface_hub.load_state_dict_from_file(path)))
+    return found
+
+
+def file_by_file(folder: Path) -> dict[str, Any]:
+    """What vLLM's loader does: each file with its own metadata alone, what is left over kept for the next file."""
+    names: list[str] = []
+    left: dict[str, torch.Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            held = left | {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            whole, left = unflatten_tensor_state_dict(held, file.metadata())
+        names += whole
+        assert not left, f"{path.name} leaves {sorted(left)} to the next file"
+    return {"names": names}
+
+
 def main() -> None:
-    jobs: list[dict[str, Any]] = json.load(sys.stdin)
-    print(json.dumps([models.described(loaded(job["model"], job["folder"])) for job in jobs]))
+    found = []
+    for job in json.load(sys.stdin):
+        folder = Path(job["folder"])
+        said = models.described(loaded(job["model"], job["folder"]))
+        found.append({**said, "loaders": tensors_of(folder), "file by file": file_by_file(folder)})
+    print(json.dumps(found))
 
 
 main()

@@ -1,7 +1,7 @@
-"""Write a small model the way transformers and diffusers used to: pickled shards of torchao weights, index, config.
+"""Write small models the way transformers and diffusers used to: pickled shards of torchao weights, index, config.
 
-In: the folder, which model, which torchao config by name, how it is declared, the stem and number of shards. Out: what
-the model is and does under this release of torchao.
+In, a list of: the folder, which model, which torchao config by name, how it is declared (as a config unless given), the
+stem and number of shards. Out, for each: what the model is and does under this release of torchao.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from torchao.core.config import config_to_dict
 
 
 def main() -> None:
-    job: dict[str, Any] = json.load(sys.stdin)
+    quantization.quant_api.is_sm_at_least_89 = lambda: True  # the float8 configs want a GPU, what they make does not
+    quantization.quant_api._check_hardware_support = lambda _: None
+    print(json.dumps([write(job) for job in json.load(sys.stdin)]))
+
+
+def write(job: dict[str, Any]) -> dict[str, Any]:
     folder = Path(job["folder"])
     folder.mkdir(parents=True)
     model = getattr(models, job["model"])()
-    quantization.quant_api.is_sm_at_least_89 = lambda: True  # the float8 configs want a GPU, what they make does not
-    quantization.quant_api._check_hardware_support = lambda _: None
     fields = {"granularity": quantization.PerRow()} if "Float8Dynamic" in job["config"] else {}
     scheme = getattr(quantization, job["config"])(**fields)
     quantization.quantize_(
@@ -37,7 +40,7 @@ def main() -> None:
         config["quantization_config"]["quant_type_kwargs"] = {}
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     save(model.state_dict(), folder, job["stem"], job["shards"])
-    print(json.dumps(models.described(model)))
+    return models.described(model)
 
 
 def save(state_dict: dict[str, torch.Tensor], folder: Path, stem: str, count: int) -> None:
