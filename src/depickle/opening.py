@@ -26,7 +26,7 @@ def open_checkpoint(
     try:
         with located(file=source.name), paused():
             if sniff(source) == "safetensors":
-                found = safetensors.index(source, keep_unsupported=keep_unsupported)
+                found = safetensors.index(source, keep_unsupported=keep_unsupported, form=False)
                 if found.damage:
                     raise Malformed(found.damage[0])
                 return found

@@ -257,15 +257,15 @@ def dtype_counts(weights: Mapping[str, Weight]) -> dict[str, int]:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def index(source: FileSource, *, keep_unsupported: bool = False) -> Checkpoint:
+def index(source: FileSource, *, keep_unsupported: bool = False, form: bool = True) -> Checkpoint:
     """Read the state dict that a safetensors file describes, ours or another writer's, in today's classes.
 
-    Raises Malformed where the metadata and the tensors do not account for each other, Refused for a class without a
-    schema.
+    A header of ours is held against its own digest and, with `form`, to its form to the byte. Raises Malformed where
+    the metadata and the tensors do not account for each other, Refused for a class without a schema.
     """
     with located(file=source.name):
         header = read_header(source)
-        return described(header, source, seal_findings(header), keep_unsupported=keep_unsupported)
+        return described(header, source, seal_findings(header, form=form), keep_unsupported=keep_unsupported)
 
 
 def described(
@@ -340,25 +340,27 @@ def _unsealed_findings(header: Header) -> list[str]:
     return [f"header: has a key {show(key)}, which is none of ours" for key in meta if key not in known]
 
 
-def seal_findings(header: Header) -> list[str]:
-    """What is wrong with the header of a file of our own: its digest, or its form to the byte. Empty for other
-    writers' files."""
+def seal_findings(header: Header, *, form: bool = True) -> list[str]:
+    """What is wrong with the header of a file of our own: its digest, which any changed byte breaks, or with `form`
+    also its form to the byte, which a proof demands. Empty for other writers' files."""
     claimed = header.metadata.get(SEAL)
     if claimed is None:
         return _unsealed_findings(header)
     entry = f',"{SEAL}":"{claimed}"'.encode()
     actual = hashlib.sha256(header.raw.replace(entry, b"", 1)).hexdigest()
-    findings = []
-    if actual != claimed:
-        findings.append(f"header: its SHA-256 is {actual}, it says {show(claimed, 80)}")
+    findings = [] if actual == claimed else [f"header: its SHA-256 is {actual}, it says {show(claimed, 80)}"]
+    return findings + _form_findings(header) if form else findings
+
+
+def _form_findings(header: Header) -> list[str]:
     body: dict[str, Json] = {"__metadata__": dict(header.metadata)}
     for name, item in header.tensors.items():
         body[name] = entry_json(item.dtype, item.shape, item.range.offset - header.data_start, item.range.length)
     text = encode(body)
     canonical = text + b" " * (-(8 + len(text)) % ALIGNMENT)
-    if canonical != header.raw:
-        at = next(
-            (i for i, (a, b) in enumerate(zip(canonical, header.raw)) if a != b), min(len(canonical), len(header.raw))
-        )
-        findings.append(f"header: is not in canonical form from byte {8 + at} on")
-    return findings
+    if canonical == header.raw:
+        return []
+    at = next(
+        (i for i, (a, b) in enumerate(zip(canonical, header.raw)) if a != b), min(len(canonical), len(header.raw))
+    )
+    return [f"header: is not in canonical form from byte {8 + at} on"]
