@@ -27,7 +27,16 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         *("shards", "folders", "report"),
     ),
     (
-        *("verification", "planning", "recording", "conversion", "several", "repository", "repository_check"),
+        *(
+            "verification",
+            "planning",
+            "recording",
+            "conversion",
+            "several",
+            "configs",
+            "repository",
+            "repository_check",
+        ),
         *("inspection", "scanning", "mirror"),
     ),
     ("torch",),

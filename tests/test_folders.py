@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 
 import assemble as a
+import depickle
 import outside
 from depickle.cli import main
 
@@ -156,7 +157,6 @@ def test_a_folder(model: Path, cli: Callable[..., Run], tmp_path: Path) -> None:
     assert sums == {
         name: hashlib.sha256(data).hexdigest() for name, data in content(out).items() if name != "SHA256SUMS"
     }
-    (out / "SHA256SUMS").unlink()
     check = cli("verify", model, out).check("verify-folder").lines[0]
     assert (check["files"], check["carried"], check["configs"], check["tensors"]) == (1, 3, 1, 7)
 
@@ -306,6 +306,19 @@ def test_checkpoints_with_a_tag_keep_their_container(cli: Callable[..., Run], tm
     cli("convert", tmp_path / "repo", "--out-dir", tmp_path / "out").check("record", "repository")
     cli("convert", source, "--out-dir", tmp_path / "alone").check("record")
     assert content(tmp_path / "out") == content(tmp_path / "alone")
+
+
+def test_from_python(model: Path, tmp_path: Path) -> None:
+    """The same by two functions; the record has those of the files."""
+    record = depickle.convert_folder(model, tmp_path / "out", repo="acme/tiny", max_shard_size=40)
+    assert record.dst == str(tmp_path / "out" / "acme" / "tiny")
+    assert [Path(file.dst).name for file in record.files] == record.weights["pytorch_model.bin.index.json"][:-1]
+    found = outside.read(Path(record.files[0].dst))
+    assert json.loads(found.metadata["depickle_source"])["repo"] == "acme/tiny"
+    assert depickle.verify_folder(model, record.dst).files == len(record.files)
+    (tmp_path / "out" / "acme" / "tiny" / "tokenizer.json").write_text("")
+    with pytest.raises(depickle.Mismatch, match="tokenizer"):
+        depickle.verify_folder(model, record.dst)
 
 
 # --- safetensors in -------------------------------------------------------------------------------------------------
@@ -474,6 +487,35 @@ def test_links(model: Path, cli: Callable[..., Run], tmp_path: Path) -> None:
     os.rename(model / shard_name(1), tmp_path / shard_name(1))
     (model / shard_name(1)).symlink_to(tmp_path / shard_name(1))
     refused(cli, model, shard_name(1), "link")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"quantization_config": ' + "[" * 100_000, '{"a": ' + '{"a":' * 900 + "1" + "}" * 901, "[1]", "nonsense", ""],
+    ids=["too deep", "deep", "a list", "no JSON", "empty"],
+)
+def test_a_config_that_is_none(text: str, model: Path, cli: Callable[..., Run]) -> None:
+    """Never a traceback; what can be read is taken."""
+    (model / "config.json").write_text(text)
+    run = cli("convert", model, "--out-dir", model.parent / "out")
+    assert run.status == 2 or text.startswith('{"a"')
+    assert "config.json" in run.err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"weight_map": ' + "[" * 100_000,
+        '{"weight_map": {}}',
+        '{"weight_map": {"a": 1}}',
+        "[]",
+        '{"weight_map": {"a": "b.bin", "a": "c.bin"}}',
+    ],
+    ids=["too deep", "empty", "numbers", "a list", "a name twice"],
+)
+def test_an_index_that_is_none(text: str, model: Path, cli: Callable[..., Run]) -> None:
+    (model / "pytorch_model.bin.index.json").write_text(text)
+    refused(cli, model, "index", status=2)
 
 
 def test_what_is_no_file(model: Path, cli: Callable[..., Run]) -> None:

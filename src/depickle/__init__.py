@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from .opening import open_checkpoint
     from .options import UsageError
     from .report import Record, Verification
+    from .repository import FolderRecord, convert_folder
+    from .repository_check import FolderVerification, verify_folder
     from .verification import verify
 
 __all__ = [
     "Checkpoint",
     "Error",
+    "FolderRecord",
+    "FolderVerification",
     "Malformed",
     "Mismatch",
     "Record",
@@ -30,14 +34,18 @@ __all__ = [
     "Verification",
     "__version__",
     "convert",
+    "convert_folder",
     "open_checkpoint",
     "verify",
+    "verify_folder",
 ]
 
 
 _HOME = {
     "Checkpoint": "checkpoint",
     "Error": "errors",
+    "FolderRecord": "repository",
+    "FolderVerification": "repository_check",
     "Malformed": "errors",
     "Mismatch": "errors",
     "Record": "report",
@@ -45,8 +53,10 @@ _HOME = {
     "UsageError": "options",
     "Verification": "report",
     "convert": "conversion",
+    "convert_folder": "repository",
     "open_checkpoint": "opening",
     "verify": "verification",
+    "verify_folder": "repository_check",
 }
 
 

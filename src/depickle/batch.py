@@ -83,10 +83,10 @@ class Batch:
             self._record(convert_with(src, self._out_dir, self._options, progress=progress, stop=stop))
 
     def _convert_folder(self, src: str, stop: Stop) -> None:
-        from .repository import convert_folder
+        from .repository import convert_folder_with
         from .terminal import folder_text
 
-        record = convert_folder(
+        record = convert_folder_with(
             src, self._out_dir, self._options, done=self._record, progress=self._progress.file, stop=stop
         )
         for name, digest in {**record.carried, **record.written}.items():

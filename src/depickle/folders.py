@@ -62,7 +62,7 @@ def read_folder(path: str) -> Folder:
     carried: list[str] = []
     left_out: list[str] = []
     warnings: list[str] = []
-    for folder, names in _walk(path, left_out):
+    for folder, names in walk(path, left_out):
         found = list(_groups(path, folder, names))
         groups += found
         taken = {name for group in found for name in (*group.files, group.index_file)}
@@ -90,8 +90,9 @@ def real_path(root: str, relative: str) -> str:
     return path
 
 
-def _walk(root: str, left_out: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Every folder, relative to the root, with the names of its files."""
+def walk(root: str, left_out: list[str] | None = None) -> Iterator[tuple[str, list[str]]]:
+    """Every folder, relative to the root, with the names of its files; what tools keep goes into `left_out`. Raises
+    Refused for what is neither a file nor a folder of this one."""
     pending = [""]
     while pending:
         folder = pending.pop(0)
@@ -100,7 +101,8 @@ def _walk(root: str, left_out: list[str]) -> Iterator[tuple[str, list[str]]]:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 relative = os.path.join(folder, entry.name)
                 if relative in _LEFT_OUT:
-                    left_out.append(relative)
+                    if left_out is not None:
+                        left_out.append(relative)
                 elif entry.is_dir(follow_symlinks=False):
                     pending.append(relative)
                 elif entry.is_symlink() and entry.is_dir():

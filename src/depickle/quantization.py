@@ -9,7 +9,6 @@ from 0.15 on reads the result. Sources: torchao 0.18 `core/config.py` and `quant
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
@@ -92,55 +91,62 @@ def _name(declared: Json) -> str:
 
 def _is_readable(declared: Json) -> bool:
     """Whether torchao 0.18 takes a config as it stands, as far as the tables know."""
+    entries = _entries(declared)
+    if entries is not None:
+        return all(value is None or (_entries(value) is None and _is_readable(value)) for value in entries[1].values())
     if not isinstance(declared, dict) or not isinstance(declared.get("_data"), dict):
         return False
-    kind, data = declared.get("_type"), declared["_data"]
-    for field in _PER_NAME:
-        if isinstance(data.get(field), dict):
-            return all(value is None or _is_readable(value) for value in data[field].values())
+    kind = declared.get("_type")
     if kind in _GONE:
         return False
     fields = _READABLE.get(str(kind))
-    return fields is None or (declared.get("_version", 1) == 2 and data.keys() <= fields)
+    return fields is None or (declared.get("_version", 1) == 2 and declared["_data"].keys() <= fields)
+
+
+def _entries(declared: Json) -> tuple[str, dict[str, Json]] | None:
+    """The field that has a config for each name, and what is in it; None for a config that is for all."""
+    data = declared.get("_data") if isinstance(declared, dict) else None
+    for field in _PER_NAME:
+        entries = data.get(field) if isinstance(data, dict) else None
+        if isinstance(entries, dict):
+            return field, entries
+    return None
 
 
 def _today(declared: Json, weights: Mapping[str, Weight]) -> dict[str, Json] | None:
     """The config of today that the weights have, None if no one config says it."""
-    if isinstance(declared, dict) and isinstance(declared.get("_data"), dict):
-        data = declared["_data"]
-        for field in _PER_NAME:
-            if isinstance(data.get(field), dict):
-                made = _per_name(data[field], weights)
-                return None if made is None else {**declared, "_data": {field: made}}
+    entries = _entries(declared)
+    if entries is None or not isinstance(declared, dict):
+        return _common(weights)
+    made = _per_name(entries[1], weights)
+    return None if made is None else {**declared, "_data": {entries[0]: made}}
+
+
+def _common(weights: Mapping[str, Weight]) -> dict[str, Json] | None:
+    """The config that all of these weights have."""
     found = [_of(weight) for weight in weights.values()]
-    if not found or found[0] is None or any(other != found[0] for other in found):
-        return None
-    return found[0]
+    return found[0] if found and all(other == found[0] for other in found) else None
 
 
 def _per_name(entries: Mapping[str, Json], weights: Mapping[str, Weight]) -> dict[str, Json] | None:
-    """A config per module: each by the weights that it is for."""
+    """A config per module: each by the weights that it is for. A pattern (`re:`) is not run: it is a stranger's."""
+    if any(name.startswith("re:") for name in entries):
+        return None
     made: dict[str, Json] = {}
-    for pattern, inner in entries.items():
-        if inner is None or _is_readable(inner):
-            made[pattern] = inner
+    for name, inner in entries.items():
+        if inner is None or (_entries(inner) is None and _is_readable(inner)):
+            made[name] = inner
             continue
-        mine = {name: weight for name, weight in weights.items() if _pattern_of(name, entries) == pattern}
-        made[pattern] = _today(inner, mine)
-        if made[pattern] is None:
+        mine = {of: weight for of, weight in weights.items() if _entry_of(of, entries) == name}
+        made[name] = _common(mine)
+        if made[name] is None:
             return None
     return made
 
 
-def _pattern_of(name: str, entries: Mapping[str, Json]) -> str:
-    """Which entry a weight falls under: its own name, its module's, a pattern, or the default."""
-    for exact in (name, name.rpartition(".")[0]):
-        if exact in entries:
-            return exact
-        for pattern in entries:
-            if pattern.startswith("re:") and re.fullmatch(pattern[3:], exact):
-                return pattern
-    return "_default"
+def _entry_of(name: str, entries: Mapping[str, Json]) -> str:
+    """Which entry a weight falls under: its own name's, its module's, or the default."""
+    return next((exact for exact in (name, name.rpartition(".")[0]) if exact in entries), "_default")
 
 
 # --- a weight's own config ------------------------------------------------------------------------------------------

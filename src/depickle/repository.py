@@ -8,16 +8,16 @@ last, so that a folder that is not whole does not load.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from .checkpoint import Checkpoint
 from .collector import paused
+from .configs import Config, configs_of
 from .conversion import write_planned
 from .digest import Cancelled, Stop
 from .errors import Malformed, Mismatch, Refused, located, show
@@ -26,19 +26,15 @@ from .layout import Layout
 from .opening import open_checkpoint
 from .options import Options, UsageError
 from .planning import plan_as
-from .quantization import KEY, rewrite
 from .ranges import FileSource
 from .report import Record
 from .schemas import Json
 from .several import SeveralFiles
 from .shards import Shards, open_files
 from .targets import COMFYUI
-from .weights import Weight
-from .writer import Pending, check_destination, make_folders
+from .writer import Pending, check_destination, make_folders, remove_folders
 
 _BLOCK: Final = 1024 * 1024
-_CONFIG: Final = "config.json"
-_MAX_CONFIG: Final = 100_000_000
 _WEIGHTS: Final = (".safetensors", ".bin", ".index.json")
 ProgressOf = Callable[[str], Callable[[int, int], None]]
 
@@ -49,14 +45,6 @@ class Planned(NamedTuple):
     group: Group
     checkpoint: Checkpoint
     layout: Layout
-
-
-class Config(NamedTuple):
-    """A config that changes: its new bytes, and what its `quantization_config` was and is."""
-
-    data: bytes
-    before: Json
-    after: Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +79,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class RepositoryRecord:
+class FolderRecord:
     """What happened to one folder, beside the records of its weight files; schema: docs/schemas/repository.v1.json."""
 
     src: str
@@ -103,13 +91,15 @@ class RepositoryRecord:
     left_out: tuple[str, ...]
     warnings: tuple[str, ...]
     seconds: float
+    files: tuple[Record, ...]
 
     def as_json(self) -> dict[str, Json]:
-        """The record as a JSON object."""
+        """The record as a JSON object; those of the files are shown by themselves."""
         made: dict[str, Json] = {"repository": 1}
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
-            made[name] = list(value) if isinstance(value, tuple) else value
+            if name != "files":
+                made[name] = list(value) if isinstance(value, tuple) else value
         return made
 
 
@@ -198,79 +188,81 @@ def _check_outputs(planned: Plan) -> None:
                 raise Refused("is at the destination and no part of this result: readers would take it", file=relative)
 
 
-def configs_of(folder: Folder, weights: Sequence[tuple[Group, Checkpoint]]) -> tuple[dict[str, Config], list[str]]:
-    """The configs beside weights that have to change, and what should be known of all of them."""
-    configs: dict[str, Config] = {}
-    warnings: list[str] = []
-    for place in dict.fromkeys(group.folder for group, _ in weights):
-        held: dict[str, Weight] = {}
-        for group, checkpoint in weights:
-            if group.folder == place and checkpoint.format is None:
-                held.update(checkpoint.weights)
-        name = os.path.join(place, _CONFIG)
-        if name not in folder.carried:
-            continue
-        with located(file=name):
-            config = _read_config(real_path(folder.path, name))
-            found = rewrite(config.get(KEY), held)
-        warnings += [f"{show(name)}: {text}" for text in found.warnings]
-        if found.config is not None:
-            new = {key: found.config if key == KEY else value for key, value in config.items()}
-            data = json.dumps(new, indent=2, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
-            configs[name] = Config(data, config[KEY], found.config)
-    return configs, warnings
-
-
-def _read_config(path: str) -> dict[str, Any]:
-    with FileSource(path) as file:
-        if file.length > _MAX_CONFIG:
-            raise Refused(f"has {file.length} bytes, over the limit of {_MAX_CONFIG}")
-        text = file.read(0, file.length)
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Malformed(f"is not JSON: {show(str(error), 80)}") from error
-    if not isinstance(config, dict):
-        raise Malformed("is no JSON object")
-    return config
-
-
 # --- doing ----------------------------------------------------------------------------------------------------------
 
 
 def convert_folder(
     src: str | os.PathLike[str],
     out_dir: str | os.PathLike[str],
-    options: Options,
     *,
-    done: Callable[[Record], None],
+    repo: str | None = None,
+    revision: str | None = None,
+    overwrite: bool = False,
+    keep_unsupported: bool = False,
+    target: str | None = None,
+    max_shard_size: int | None = None,
     progress: ProgressOf | None = None,
     stop: Stop | None = None,
-) -> RepositoryRecord:
-    """Convert a folder. `done` is called with the record of each weight file once it is there.
+) -> FolderRecord:
+    """Convert the folder of a model: its weights, their indexes and configs; carry over everything else.
 
-    Raises UsageError, Malformed, Refused, Mismatch or OSError. What was refused was refused before anything was
-    written; after any other failure what is proved stays, and the next run goes on from there.
+    The record has those of the weight files in `files`. Raises UsageError, Malformed, Refused, Mismatch or OSError.
+    What was refused was refused before anything was written; after any other failure what is proved stays, and the
+    next run goes on from there. `progress` is asked, with a file's name, for what takes the reports of its conversion.
     """
+    options = Options(
+        repo=repo,
+        revision=revision,
+        overwrite=overwrite,
+        keep_unsupported=keep_unsupported,
+        target=target,
+        max_shard_size=max_shard_size,
+    )
+    return convert_folder_with(os.fspath(src), os.fspath(out_dir), options, progress=progress, stop=stop)
+
+
+def convert_folder_with(
+    src: str,
+    out_dir: str,
+    options: Options,
+    *,
+    done: Callable[[Record], None] | None = None,
+    progress: ProgressOf | None = None,
+    stop: Stop | None = None,
+) -> FolderRecord:
+    """Convert a folder, the options as a value; `done` is called with each file's record once the file is there."""
     began = time.monotonic()
+    files: list[Record] = []
+    made: list[str] = []
+
+    def take(record: Record) -> None:
+        files.append(record)
+        if done is not None:
+            done(record)
+
     with paused(), ExitStack() as stack:
-        planned = plan_folder(os.fspath(src), os.fspath(out_dir), options, stack)
-        for one in planned.weights:
-            _convert_group(planned, one, options, done, progress, stop)
-        carried = {name: _carry(planned, name, options, stop) for name in planned.carried}
-        for name, config in planned.configs.items():
-            _publish(os.path.join(planned.out, name), config.data, options)
-        written = _texts(planned)
-    return RepositoryRecord(
-        src=os.fspath(src),
+        planned = plan_folder(src, out_dir, options, stack)
+        try:
+            for one in planned.weights:
+                made[:0] = make_folders(os.path.join(planned.out, one.group.folder))
+                _convert_group(planned, one, options, take, progress, stop)
+            carried = {name: _carry(planned, name, options, stop) for name in planned.carried}
+            for name, config in planned.configs.items():
+                _publish(os.path.join(planned.out, name), config.data, options)
+        except BaseException:
+            remove_folders(made)
+            raise
+    return FolderRecord(
+        src=src,
         dst=planned.out,
         weights=weights_json(planned.weights),
-        written=written,
+        written=_texts(planned),
         carried=carried,
         configs={name: {"before": c.before, "after": c.after} for name, c in planned.configs.items()},
         left_out=planned.folder.left_out,
         warnings=planned.warnings,
         seconds=round(time.monotonic() - began, 3),
+        files=tuple(files),
     )
 
 
@@ -292,7 +284,6 @@ def _convert_group(
     stop: Stop | None,
 ) -> None:
     place = os.path.join(planned.out, one.group.folder)
-    make_folders(place)
     src = os.path.join(planned.folder.path, one.group.folder, one.group.index_file or one.group.files[0])
     report = None if progress is None else progress(os.path.basename(one.group.target))
     if len(one.layout.files) == 1 and not isinstance(one.checkpoint.source, Shards):

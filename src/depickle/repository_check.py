@@ -14,13 +14,15 @@ from dataclasses import dataclass
 
 from .checkpoint import Checkpoint
 from .collector import paused
+from .configs import configs_of
 from .errors import located, show
-from .folders import Group, read_folder, real_path
+from .folders import Group, read_folder, real_path, walk
+from .manifest import NAME
 from .opening import open_output
 from .outputs.splitting import index_name
 from .parallel import run_all
 from .ranges import FileSource
-from .repository import configs_of, digest_of, open_group
+from .repository import digest_of, open_group
 from .schemas import Json
 from .shards import files_of, open_files, read_index
 from .verification import compare_jobs, described_findings, digest_jobs, provenance_findings, raise_if
@@ -149,8 +151,9 @@ class _Check:
             self.findings.append(f"{show(name)}: differs")
 
     def _others(self) -> None:
-        for folder, _, names in os.walk(self.dst):
+        """What lies there and is no part of the result; a manifest and what tools keep may."""
+        for folder, names in walk(self.dst):
             for name in names:
-                relative = os.path.normpath(os.path.join(os.path.relpath(folder, self.dst), name))
-                if relative not in self.expected:
+                relative = os.path.join(folder, name)
+                if relative not in self.expected and relative != NAME:
                     self.findings.append(f"{show(relative)}: is no part of the result")

@@ -122,6 +122,14 @@ def test_each_file_suffices_by_itself(case: Case) -> None:
     assert sorted(case.read["file by file"]["names"]) == sorted(case.written["weights"])
 
 
+def test_depickle_loads_them_back(case: Case) -> None:
+    """The same values, and the same classes as the client's."""
+    assert case.read["depickle"].keys() == case.written["weights"].keys()
+    for name, (kind, *value) in case.read["depickle"].items():
+        assert value == case.written["weights"][name][1:], name
+        assert kind.replace("Parameter", "Tensor") == case.read["weights"][name][0].replace("Parameter", "Tensor")
+
+
 @pytest.mark.parametrize("release", ["0.15.0", "0.18.0"])
 def test_torchao_reads_every_config(release: str) -> None:
     """The config that is read off a fixture's weights is one that torchao takes, and each field means there what it

@@ -60,12 +60,17 @@ def output(model: torch.nn.Module) -> torch.Tensor:
         ).sample
 
 
-def described(model: torch.nn.Module) -> dict[str, Any]:
-    """Class and digest of the dequantised values of each weight, and the output's values."""
-    weights = {}
-    for name, tensor in model.state_dict().items():
+def values(tensors: dict[str, torch.Tensor]) -> dict[str, list[str]]:
+    """Class, dtype and digest of the dequantised values of each tensor."""
+    found = {}
+    for name, tensor in tensors.items():
         inner = getattr(tensor, "original_weight_tensor", tensor)  # torchao's wrapper of version 1 has no dequantize
         plain = inner if type(inner) in (torch.Tensor, torch.nn.Parameter) else inner.dequantize()
         data = plain.detach().contiguous().view(torch.uint8).numpy().tobytes()
-        weights[name] = [type(tensor).__name__, str(plain.dtype), hashlib.sha256(data).hexdigest()]
-    return {"weights": weights, "output": output(model).float().flatten().tolist()}
+        found[name] = [type(tensor).__name__, str(plain.dtype), hashlib.sha256(data).hexdigest()]
+    return found
+
+
+def described(model: torch.nn.Module) -> dict[str, Any]:
+    """The values of each weight, and the output's."""
+    return {"weights": values(model.state_dict()), "output": output(model).float().flatten().tolist()}

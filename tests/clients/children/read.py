@@ -14,6 +14,8 @@ import torch
 from safetensors import safe_open
 from torchao.prototype.safetensors.safetensors_support import unflatten_tensor_state_dict
 
+from depickle.torch import load
+
 
 def loaded(model: str, folder: str) -> torch.nn.Module:
     if model == "llama":
@@ -47,12 +49,25 @@ def file_by_file(folder: Path) -> dict[str, Any]:
     return {"names": names}
 
 
+def loaded_back(folder: Path) -> dict[str, list[str]]:
+    """What depickle's own loader makes of the folder, or of its only file."""
+    files = list(folder.glob("*.safetensors"))
+    return models.values(load(files[0] if len(files) == 1 else folder)["state_dict"])
+
+
 def main() -> None:
     found = []
     for job in json.load(sys.stdin):
         folder = Path(job["folder"])
         said = models.described(loaded(job["model"], job["folder"]))
-        found.append({**said, "loaders": tensors_of(folder), "file by file": file_by_file(folder)})
+        found.append(
+            {
+                **said,
+                "loaders": tensors_of(folder),
+                "file by file": file_by_file(folder),
+                "depickle": loaded_back(folder),
+            }
+        )
     print(json.dumps(found))
 
 
