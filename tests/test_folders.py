@@ -472,6 +472,16 @@ def test_a_name_that_is_taken(model: Path, cli: Callable[..., Run]) -> None:
     refused(cli, model, shard_name(1), "model.safetensors")
 
 
+def test_shards_of_a_name_that_is_taken(model: Path, cli: Callable[..., Run]) -> None:
+    """Plain safetensors shards and their index count as the model too."""
+    header = {"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
+    other = shard_name(1, 1, "model", ".safetensors")
+    (model / other).write_bytes(a.safetensors_file(header, struct.pack("<f", 1)))
+    refused(cli, model, shard_name(1), other)
+    write_index(model, "model.safetensors.index.json", {"w": other})
+    refused(cli, model, shard_name(1), "model")
+
+
 def test_links(model: Path, cli: Callable[..., Run], tmp_path: Path) -> None:
     """A link to a file within the folder is a copy of it; a link out of it, or to a folder, is refused by name."""
     (model / "alias.json").symlink_to("tokenizer.json")
@@ -524,10 +534,13 @@ def test_what_is_no_file(model: Path, cli: Callable[..., Run]) -> None:
 
 
 def test_pickles_of_a_trainer_are_carried_and_noted(model: Path, cli: Callable[..., Run], tmp_path: Path) -> None:
-    (model / "training_args.bin").write_bytes(b"PK\3\4 anything")
+    for name in ("training_args.bin", "old.ckpt"):
+        (model / name).write_bytes(b"PK\3\4 anything")
     run = cli("convert", model, "--out-dir", tmp_path / "out").check("record", "repository")
-    assert "training_args.bin" in run.lines[-1]["carried"]
-    assert any("training_args.bin" in text for text in run.lines[-1]["warnings"])
+    for name in ("training_args.bin", "old.ckpt"):
+        assert name in run.lines[-1]["carried"]
+        assert any(name in text for text in run.lines[-1]["warnings"])
+        assert name in run.err
 
 
 def test_what_tools_keep_is_left_out_and_said(model: Path, cli: Callable[..., Run], tmp_path: Path) -> None:

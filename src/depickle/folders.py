@@ -28,6 +28,7 @@ _RENAMED: Final = {"pytorch_model": "model"}
 _STATES: Final = re.compile(
     r"training_args\.bin|(?:optimizer|scheduler|scaler|random_states|rng_state)\w*\.(?:bin|pth?)"
 )
+_PICKLES: Final = (".pkl", ".pickle", ".ckpt", ".joblib")
 _LEFT_OUT: Final = frozenset({".git", os.path.join(".cache", "huggingface")})
 
 
@@ -69,8 +70,8 @@ def read_folder(path: str) -> Folder:
         for name in names:
             if name not in taken:
                 carried.append(os.path.join(folder, name))
-                if _STATES.fullmatch(name):
-                    warnings.append(f"{show(carried[-1])} is a pickle that holds no weights: it is carried as it is")
+                if _STATES.fullmatch(name) or name.endswith(_PICKLES):
+                    warnings.append(f"{show(carried[-1])} is a pickle by its name: it is carried over as it is")
     if not groups:
         raise Refused("is a folder without weights to convert", file=path)
     _check_names(groups, carried)
@@ -173,11 +174,27 @@ def _is_wanted(root: str, group: Group) -> bool:
 
 
 def _check_names(groups: list[Group], carried: list[str]) -> None:
-    """Two files that would get one name are refused, naming both."""
-    taken = {os.path.normcase(name): name for name in carried}
+    """Two state dicts that would get one stem are refused, naming both."""
+    taken: dict[str, str] = {}
+    for name in carried:
+        stem = _stem_of(os.path.basename(name))
+        if stem is not None:
+            taken.setdefault(os.path.normcase(os.path.join(os.path.dirname(name), stem + ".safetensors")), name)
     for group in groups:
         first = os.path.join(group.folder, group.files[0])
         key = os.path.normcase(group.target)
         if key in taken:
             raise Refused(f"{show(first)} would become {show(group.target)}, as would {show(taken[key])}")
         taken[key] = first
+
+
+def _stem_of(name: str) -> str | None:
+    """The stem of a safetensors file that is carried over, or of the index or the shards of one; None for others."""
+    index = _INDEX.fullmatch(name)
+    if index is not None:
+        return _stem(index["base"], index["variant"])
+    base, suffix = os.path.splitext(name)
+    if suffix != ".safetensors":
+        return None
+    shard = _SHARD.fullmatch(base)
+    return base if shard is None else _stem(shard["stem"], (shard["variant"] or "")[1:])
