@@ -80,11 +80,12 @@ def safetensors() -> tuple[bytes, ...]:
         for number, data in enumerate([*built(), *real(".pt")][::8]):
             source = Path(name) / f"{number}.pt"
             source.write_bytes(data)
-            try:
-                record = depickle.convert(source, Path(name) / "out")
-            except depickle.Error:
-                continue
-            made.append(Path(record.dst).read_bytes())
+            for target in (None, "comfyui"):
+                try:
+                    record = depickle.convert(source, Path(name) / "out", target=target)
+                except depickle.Error:
+                    continue
+                made.append(Path(record.dst).read_bytes())
     return tuple(data for data in made if len(data) <= _LARGEST)
 
 

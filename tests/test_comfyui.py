@@ -522,6 +522,7 @@ def test_tables_that_do_not_fit_are_refused(content: Any, message: str, twin: An
     [
         *("{", "[]", '{"names": {}}', '{"rename": [], "concat": {}}', '{"rename": {"a": "b", "a": "c"}}'),
         *('{"rename": {"a": 1}}', '{"rename": {"": "b"}}', '{"rename": {"a.*": "b"}}', '{"rename": {"a.*.": "b.*."}}'),
+        '{"rename": {"a.b**": "c.**"}}',
         *('{"concat": {"a": ["b"]}}', '{"concat": {"a": "bc"}}', '{"concat": {"a": ["b", 1]}}'),
     ],
 )
@@ -865,6 +866,7 @@ LIES: dict[str, tuple[Callable[..., None], str]] = {
     "other metadata": (reworded, "format or metadata"),
     "another target": (elsewhere, "depickle_twin is not what depickle writes"),
     "another version": (versioned, "no table of version 1.0"),
+    "no source": (lambda meta, _: meta.update(depickle_source={}), "does not say which source"),
     "another source": (foreign, "provenance: records sha256"),
 }
 
@@ -972,6 +974,16 @@ def test_another_rounding_is_found_out(dtype: str, tmp_path: Path) -> None:
             assert "not rounded to the nearest" in said or "the largest of its scales" in said, at
     assert "has scales of shape [2, 1]" in fails(source, resealed(blob, remark("m", depickle_requantized=None)), made)
     assert "another" in fails(source, resealed(blob, reshaped), made)
+
+
+@pytest.mark.parametrize("whole", [0.0, float("inf"), float("nan"), 1e38, -0.5])
+def test_scales_of_nothing_are_found_out(whole: float, tmp_path: Path) -> None:
+    """A twin that says it was rounded to the scale that its source then has: no crash, and no."""
+    twin = rows_of_float8((0.25, 0.5)).write(tmp_path / "m.pt")
+    record = depickle.convert(twin, tmp_path / "out", target="comfyui", allow_requantize=True)
+    blob = Path(record.dst).read_bytes().replace(struct.pack("<f", 0.5), struct.pack("<f", whole), 1)
+    source = rows_of_float8((whole, whole)).write(tmp_path / "other.pt")
+    assert "the largest of its scales" in fails(source, blob, Path(record.dst))
 
 
 def reshaped(meta: Any, data: Any) -> None:

@@ -1,7 +1,7 @@
-"""Hold rows of float8 that were rounded again against their source: each new code must be a nearest one.
+"""Hold rows of float8 that were rounded again against their source: each new code must be the nearest one.
 
-Written from the other side than the rule: nothing is rounded to a code here; of each pair of old and new codes in a
-row it is asked whether the new one lies within half a step of the exact place, and is even where two do.
+Written a second time and in another way than the rule (`rounding.py`): old and new values are walked along together,
+from middle to middle, where the rule looks each one up.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .tensors import TensorView
 from .weights import Part
 
 _BLOCK: Final = 512 * 1024
+_LARGEST: Final = 2.0**96  # of a scale; its products with float8 are finite
 _HALVES: Final = {"float32": "f", "float16": "e"}
 
 
@@ -39,8 +40,9 @@ def rounding_findings(
     rows, width = item.qdata.shape
     scales = scales_of(item.scale, source)
     (whole,) = struct.unpack("<f", item.whole)
-    if whole != max(scales):
-        return [f"{show(item.label)}: is scaled by {whole}, the largest of its scales is {max(scales)}"]
+    largest = max(scales, default=0.0)
+    if whole != largest or not 0 < whole < _LARGEST:
+        return [f"{show(item.label)}: is scaled by {whole}, the largest of its scales is {largest}"]
     view, count = item.qdata.view, max(_BLOCK // max(width, 1), 1)
     places = _Places(item.qdata.dtype.name)
     for first in range(0, rows, count):
@@ -51,7 +53,7 @@ def rounding_findings(
         for row in some:
             mine = elements(view, row, source)
             new = theirs[(row - first) * width : (row - first + 1) * width]
-            if not all(places.nearest(old, code, scales[row], whole) for old, code in set(zip(mine, new))):
+            if mine.translate(places.codes(scales[row], whole)) != new:
                 return [f"{show(item.label)}: row {row} is not rounded to the nearest"]
         progress(len(theirs))
     return []
@@ -86,22 +88,21 @@ class _Places:
     """Where the codes of a float8 lie on the line of numbers."""
 
     def __init__(self, dtype: str) -> None:
-        bits, bias = (3, 7) if dtype == "float8_e4m3fn" else (2, 15)
-        self._last = 0x7E if dtype == "float8_e4m3fn" else 0x7B
-        self._values = [_value(code, bits, bias) for code in range(128)]
+        bits, bias, last = (3, 7, 0x7E) if dtype == "float8_e4m3fn" else (2, 15, 0x7B)
+        self._values = [_value(code, bits, bias) for code in range(last + 1)]
+        self._middles = [low + (high - low) / 2 for low, high in zip(self._values, self._values[1:])]
+        self._middles.append(float("inf"))
 
-    def nearest(self, old: int, new: int, scale: float, whole: float) -> bool:
-        """Whether `new` is what `old` becomes, as float32 computes its place."""
-        old_code, code = old & 127, new & 127
-        if (old ^ new) & 128 or (old_code > self._last) != (code > self._last):
-            return False
-        if old_code > self._last:
-            return old == new
-        (product,) = array("f", (self._values[old_code] * scale,))
-        (place,) = array("f", (product / whole,))
-        low = (self._values[code - 1] + self._values[code]) / 2 if code else -1.0
-        high = (self._values[code] + self._values[code + 1]) / 2 if code < self._last else float("inf")
-        return low < place < high or (place in (low, high) and code % 2 == 0)
+    def codes(self, scale: float, whole: float) -> bytes:
+        """What each of the 256 codes becomes: a walk along old and new values together, for both grow."""
+        products = array("f", [value * scale for value in self._values])
+        made = bytearray(range(256))  # what is no number stays
+        new = 0
+        for old, place in enumerate(array("f", [product / whole for product in products])):
+            while place > self._middles[new] or (place == self._middles[new] and new % 2):
+                new += 1
+            made[old], made[old + 128] = new, new + 128
+        return bytes(made)
 
 
 def _value(code: int, bits: int, bias: int) -> float:

@@ -61,6 +61,8 @@ class TwinComparison:
         self._source, self._output, self._twin = source, output, twin
         self._used: list[str] = []
         self._left = dict(output.weights)
+        if not isinstance(output.provenance, dict) or not {"sha256", "files"} & output.provenance.keys():
+            self.findings.append("provenance: the twin does not say which source it is of")
         if (twin.format, json.dumps(twin.metadata, sort_keys=True)) != (
             source.format,
             json.dumps(source.metadata, sort_keys=True),

@@ -8,6 +8,7 @@ here knows a name, a header or a file; bytes are read only where exactness hangs
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ ONE: Final = bytes.fromhex("0000803f")  # 1.0 as little-endian float32
 BLOCK_ROWS: Final = 128  # scales lie in blocks of 128 rows by 4 columns
 MAX_COLUMNS: Final = 65_536  # scales in a row: 128 rows are held in memory at once; a million columns of nvfp4
 _WIDEN: Final[Mapping[str, str]] = {"bfloat16": "widen-bfloat16", "float16": "widen-float16"}
+_ODD_SCALES: Final = re.compile(rb"[\x00\xff]")
 _LARGEST: Final = 2.0**96  # of a scale: its products with float8 are float32
 _FP8: Final[Mapping[str, str]] = {"float8_e4m3fn": "float8_e4m3fn", "float8_e5m2": "float8_e5m2"}
 
@@ -236,17 +238,17 @@ def check_mx_scales(weight: Weight, read: Bytes) -> None:
     at = 0
     doubtful: dict[int, list[int]] = {}
     for block in read(scale.view):
-        if block.count(0) or block.count(255):
-            for i, byte in enumerate(block):
-                row, column = _place(at + i, columns) if swizzled else divmod(at + i, columns)
-                if byte in (0, 255) and row < rows and column < columns:
-                    if byte:
-                        raise Refused("has an MX scale that is NaN, which comfy-kitchen reads as infinity")
-                    doubtful.setdefault(row, []).append(column)
+        for found in _ODD_SCALES.finditer(block):
+            place = at + found.start()
+            row, column = _place(place, columns) if swizzled else divmod(place, columns)
+            if row < rows and column < columns:
+                if block[found.start()]:
+                    raise Refused("has an MX scale that is NaN, which comfy-kitchen reads as infinity")
+                doubtful.setdefault(row, []).append(column)
         at += len(block)
-    for row, found in doubtful.items():
+    for row, odd in doubtful.items():
         line = b"".join(read(_row(qdata.view, row)))
-        for column in found:
+        for column in odd:
             if line[32 * column : 32 * column + 32].translate(None, b"\0\x80"):
                 raise Refused("has MX scales of 2**-127 over data that is not zero, which comfy-kitchen reads as 0")
 

@@ -129,3 +129,5 @@ def _check_rule(path: str, new: object, olds: list[object]) -> None:
         raise UsageError(f"--rename {path}: {show(new)} has not as many * as {show(str(olds[0]))}")
     if any(isinstance(old, str) and old.endswith(".") and "*" in old for old in olds):
         raise UsageError(f"--rename {path}: a prefix has no *")
+    if any("*" in step and step != "*" for old in olds for step in str(old).split(".")):
+        raise UsageError(f"--rename {path}: a * stands for a whole step between dots")
