@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import environment
@@ -34,23 +34,35 @@ REFUSED = {("0.14.1", "int8 weight only"): r"is a Int8Tensor, a class that torch
 CASES = [(release, recipe, model) for release, made in WRITTEN.items() for recipe in made for model in MODELS]
 
 
-@pytest.fixture(scope="session")
-def computed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What every release computed."""
+SHARDED = ("check_transformers", "check_diffusers", "check_our_own", "check_tagged")
+PAGE = ("0.17.0", "0.18.0")  # where int8 is still v1's, and where it is not
 
-    def compute(release: str) -> Any:
-        job = {"folder": str(tmp_path_factory.mktemp("models")), "recipes": list(WRITTEN[release])}
-        return environment.run(release, "models", job, with_clients=True)
+
+@pytest.fixture(scope="session")
+def children(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Future[Any]]]:
+    """Every child of this file by name and release, two at a time: what it prints."""
+    root, place = environment.HERE.parents[1], tmp_path_factory.mktemp("models")
+    jobs: dict[tuple[str, str], Any] = {}
+    for release, made in WRITTEN.items():
+        jobs["models", release] = {"recipes": list(made)}
+    jobs["sharded", "0.18.0"] = {"checks": SHARDED}
+    for release in PAGE:
+        jobs["page", release] = {"page": str(root / "docs" / "loading.md")}
+
+    def run(child: str, release: str, job: Any) -> Any:
+        folder = place / f"{child}-{release}"
+        shutil.copytree(root / "examples", folder / "examples")
+        return environment.run(release, child, {"folder": str(folder), **job}, with_clients=True)
 
     environment.clients()
     with ThreadPoolExecutor(2) as pool:
-        return dict(zip(WRITTEN, pool.map(compute, WRITTEN), strict=True))
+        yield {key: pool.submit(run, *key, job) for key, job in jobs.items()}
 
 
 @pytest.mark.parametrize(("release", "recipe", "model"), CASES)
-def test_outputs(computed: dict[str, Any], release: str, recipe: str, model: str) -> None:
+def test_outputs(children: dict[tuple[str, str], Future[Any]], release: str, recipe: str, model: str) -> None:
     """Equal, bit for bit, wherever the release has the class that is rebuilt and that class is the pickle's."""
-    found = computed[release][model][recipe]
+    found = children["models", release].result()[model][recipe]
     assert found["written"] == [WRITTEN[release][recipe]]
     if (release, recipe) in REFUSED:
         assert found["outcome"] == "refused"
@@ -62,10 +74,14 @@ def test_outputs(computed: dict[str, Any], release: str, recipe: str, model: str
         assert found["outcome"] == "equal", found
 
 
-@pytest.mark.parametrize("release", ["0.17.0", "0.18.0"])
-def test_the_page_about_loading_runs(release: str, tmp_path: Path) -> None:
-    """Every block of docs/loading.md, where int8 is still v1's and where it is not."""
-    root = environment.HERE.parents[1]
-    shutil.copytree(root / "examples", tmp_path / "examples")
-    job = {"page": str(root / "docs" / "loading.md"), "folder": str(tmp_path)}
-    assert environment.run(release, "page", job, with_clients=True) == 6
+@pytest.mark.parametrize("check", SHARDED)
+def test_sharded(children: dict[tuple[str, str], Future[Any]], check: str) -> None:
+    """Files of transformers, of diffusers and of depickle with their index; one function of the child."""
+    trace = children["sharded", "0.18.0"].result()[check]
+    assert trace is None, trace
+
+
+@pytest.mark.parametrize("release", PAGE)
+def test_the_page_about_loading_runs(children: dict[tuple[str, str], Future[Any]], release: str) -> None:
+    """Every block of docs/loading.md."""
+    assert children["page", release].result() == 6

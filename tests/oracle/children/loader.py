@@ -296,7 +296,7 @@ def check_shards(folder, fixtures):
     path = converted(folder, fixtures, "0.18.0/fp8dyn_perrow.dotted.pt", overwrite=True)
     key = "blk.0.attn.q.weight"
     other = shards(folder / "other", path, lambda metadata: {**metadata, key: metadata[key].replace("AUTO", "TORCH")})
-    raises(depickle.Malformed, "another file of the index", load, other)
+    raises(depickle.Malformed, "what another file does not", load, other)
     raises(depickle.Refused, "expected one", load, folder)
 
 
@@ -364,6 +364,56 @@ def check_save_gathers(folder, fixtures):
     found = depickle.torch.load(folder / "gathered.safetensors")["state_dict"]
     for name, tensor in given.items():
         assert torch.equal(found[name], tensor.detach().resolve_conj().resolve_neg()), name
+
+
+def check_save_names_roots_and_ties(folder, fixtures):
+    """With a tag names at the root get their prefix; tied tensors are written as copies and come back as one."""
+    from safetensors import safe_open
+
+    tied, tag = torch.randn(4, 4), "unsloth_prequant_transformer_state_dict_v1"
+    given = {"pad": torch.ones(3), "a.w": tied, "b.w": tied, "c.w": tied.t(), "z": torch.zeros(())}
+    for options, prefix in (({"format": tag, "metadata": {"scheme": "none"}}, "unsloth_root::"), ({}, "")):
+        path = folder / f"roots{len(prefix)}.safetensors"
+        depickle.torch.save(given, path, **options)
+        with safe_open(path, framework="pt") as file:
+            assert {f"{prefix}pad", f"{prefix}z", "a.w", "b.w", "c.w"} == set(file.keys())
+            assert all(torch.equal(file.get_tensor(name), tied) for name in ("a.w", "b.w"))
+        found = depickle.torch.load(path)["state_dict"]
+        same(found, given)
+        assert found["a.w"] is found["b.w"]
+
+
+def check_save_is_all_or_nothing(folder, fixtures):
+    """A failed proof leaves what was there before, and no other file."""
+    from depickle import conversion
+
+    path = folder / "model.safetensors"
+    depickle.torch.save({"a.w": torch.zeros(2)}, path)
+    before = path.read_bytes()
+    honest = conversion.compare_jobs
+    conversion.compare_jobs = lambda *_: [lambda _: ["a.w: differs"]]
+    try:
+        raises(depickle.Mismatch, "a.w: differs", depickle.torch.save, {"a.w": torch.ones(2)}, path, overwrite=True)
+        raises(depickle.Mismatch, "a.w: differs", depickle.torch.save, {"a.w": torch.ones(2)}, folder / "n.safetensors")
+    finally:
+        conversion.compare_jobs = honest
+    assert path.read_bytes() == before
+    assert [item.name for item in folder.iterdir()] == [path.name]
+
+
+def check_save_streams(folder, fixtures):
+    """Memory does not grow by what is saved."""
+
+    def high():
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+    given = {"a.w": torch.ones(96, 1024, 1024, dtype=torch.uint8), "b.w": torch.ones(64, 64, 64).transpose(0, 2)}
+    depickle.torch.save({"a.w": torch.ones(2)}, folder / "small.safetensors")
+    Path("/proc/self/clear_refs").write_text("5")
+    before = high()
+    depickle.torch.save(given, folder / "large.safetensors")
+    assert high() - before < 32
 
 
 class Model(torch.nn.Module):
