@@ -2,6 +2,8 @@
 python examples/convert_folder.py FOLDER OUT_DIR RECORDS.jsonl.
 
 What is there already and is what would be written now is proved again and skipped, so the script can be run again.
+This is for checkpoints that lie side by side; the folder of one model, with its index and config, is one call:
+`depickle.convert_folder`.
 """
 
 from __future__ import annotations

@@ -355,6 +355,28 @@ FLOAT8 = {
 FLAT_NAMES = ["a.q.weight", "a.norm.weight", "b.q.weight"]
 
 
+def two_shards(folder: Path, first: Mapping[str, str], second: Mapping[str, str]) -> None:
+    """Two flattened shards, each with a weight of its own, and more metadata."""
+    data, scale = ("I8", [2, 4], bytes(range(8))), ("F32", [2, 1], struct.pack("<2f", 1, 2))
+    for i, more in enumerate((first, second), 1):
+        metadata = {"format": "pt", "tensor_names": json.dumps(["a.weight", "b.weight"])}
+        metadata |= dict.fromkeys(("a.weight", "b.weight"), json.dumps(ENTRY)) | dict(more)
+        name = "ab"[i - 1]
+        tensors = {f"{name}._weight_qdata": data, f"{name}._weight_scale": scale}
+        flattened(folder / shard_name(i, 2, "model", ".safetensors"), metadata, tensors)
+
+
+def test_headers_that_disagree(cli: Callable[..., Run], tmp_path: Path) -> None:
+    """Of a weight two files must say the same; of their own affairs they may say what they like."""
+    two_shards(tmp_path / "in", {"note": "first"}, {"note": "second"})
+    cli("convert", tmp_path / "in", "--out-dir", tmp_path / "out").check("record", "repository")
+    other = json.dumps({**ENTRY, "_data": {**ENTRY["_data"], "block_size": [2, 4]}})
+    two_shards(tmp_path / "in", {}, {"a.weight": other})
+    refused(cli, tmp_path / "in", "a.weight", shard_name(2, 2, "model", ".safetensors"), status=2)
+    two_shards(tmp_path / "in", {}, {"format": "mlx"})
+    refused(cli, tmp_path / "in", "format", status=2)
+
+
 @pytest.mark.parametrize("whole", [True, False], ids=["whole table in each", "own names in each"])
 def test_flattened_shards_with_a_weight_split(whole: bool, cli: Callable[..., Run], tmp_path: Path) -> None:
     """Three safetensors shards, one weight's parts in two of them: read right, written together."""

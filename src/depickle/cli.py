@@ -75,8 +75,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_CONVERT_EXAMPLES: Final = """\
+examples:
+  depickle convert model.pt --out-dir out --repo owner/name
+  depickle convert model.pt --out-dir out --target comfyui
+  depickle convert llama/ --out-dir converted --max-shard-size 5GB
+  depickle convert pipeline/ --out-dir converted --dry-run
+"""
+
+
 def _convert_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = verbs.add_parser("convert", help="convert checkpoints to safetensors, and prove the result")
+    parser = verbs.add_parser(
+        "convert",
+        help="convert checkpoints to safetensors, and prove the result",
+        epilog=_CONVERT_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.set_defaults(run=_convert)
     add = parser.add_argument
     add(

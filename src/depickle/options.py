@@ -51,6 +51,8 @@ class Options:
             raise UsageError(f"--check-with takes torch, not {self.check_with!r}")
         if self.target is not None and self.target not in TARGETS:
             raise UsageError(f"--target takes {', '.join(TARGETS)}, not {self.target!r}")
+        if self.max_shard_size is not None and self.max_shard_size < 1:
+            raise UsageError(f"--max-shard-size takes a size such as 5GB, not {self.max_shard_size}")
         self._check_twin()
 
     def _check_twin(self) -> None:

@@ -20,7 +20,7 @@ from .collector import paused
 from .errors import Malformed, Refused, located, show
 from .header import Entry, Header, read_header, strict_json
 from .opening import open_checkpoint
-from .outputs.names import KEPT_PREFIX, NAMES, ORDER, SEAL, TAG, TIES, part_name
+from .outputs.names import HEADER_KEYS, KEPT_PREFIX, NAMES, ORDER, SEAL, TAG, TIES, part_name
 from .outputs.safetensors import described, seal_findings
 from .outputs.stored import json_names, json_object, texts
 from .ranges import ByteRange, FileSource
@@ -178,7 +178,8 @@ def _flattened(source: Shards, weight_map: Mapping[str, str] | None, keep: bool)
         damage += [f"{file.name}: {finding}" for finding in seal_findings(header)]
         names.update(dict.fromkeys(json_names(header.metadata, NAMES)))
         for key, value in header.metadata.items():
-            if key not in (NAMES, SEAL) and metadata.setdefault(key, value) != value:
+            same = key in (NAMES, SEAL) or metadata.setdefault(key, value) == value
+            if not same and (key in names or key in HEADER_KEYS):
                 raise Malformed(f"says of {show(key)} what another file does not", file=file.name)
             if key == SEAL:
                 metadata[key] = value
