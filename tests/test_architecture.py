@@ -23,7 +23,17 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("checkpoint", "header", "quantization"),
     ("layout", "outputs"),
     (
-        *("digest", "writer", "manifest", "compare", "compare_rounding", "compare_twin", "parallel", "opening"),
+        *(
+            "digest",
+            "writer",
+            "carrying",
+            "manifest",
+            "compare",
+            "compare_rounding",
+            "compare_twin",
+            "parallel",
+            "opening",
+        ),
         *("shards", "folders", "report"),
     ),
     (

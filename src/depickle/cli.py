@@ -132,6 +132,12 @@ def _convert_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="torch",
         help="also compare live objects of the installed torch and torchao",
     )
+    _output_options(parser)
+
+
+def _output_options(parser: argparse.ArgumentParser) -> None:
+    """What the results look like, and how they are told of."""
+    add = parser.add_argument
     add("--max-shard-size", metavar="SIZE", help="split what is larger, as in 5GB, and write an index")
     add("--target", choices=list(TARGETS), help="whom the result is for; by default what the source's format says")
     add("--key-prefix", metavar="PREFIX", help="with --target comfyui: put PREFIX before every name")

@@ -10,29 +10,29 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from .carrying import carry, publish_text
 from .checkpoint import Checkpoint
 from .collector import paused
 from .configs import Config, configs_of
 from .conversion import write_planned
-from .digest import Cancelled, Stop
-from .errors import Malformed, Mismatch, Refused, located, show
+from .digest import Stop
+from .errors import Malformed, Refused, located, show
 from .folders import Folder, Group, read_folder, real_path
 from .layout import Layout
 from .opening import open_checkpoint
 from .options import Options, UsageError
 from .planning import plan_as
-from .ranges import FileSource
 from .report import Record
 from .schemas import Json
 from .several import SeveralFiles
 from .shards import Shards, open_files
 from .targets import COMFYUI
-from .writer import Pending, check_destination, make_folders, remove_folders
+from .writer import make_folders, remove_folders
 
 _BLOCK: Final = 1024 * 1024
 _WEIGHTS: Final = (".safetensors", ".bin", ".index.json")
@@ -246,9 +246,14 @@ def convert_folder_with(
             for one in planned.weights:
                 made[:0] = make_folders(os.path.join(planned.out, one.group.folder))
                 _convert_group(planned, one, options, take, progress, stop)
-            carried = {name: _carry(planned, name, options, stop) for name in planned.carried}
+            carried = {}
+            for name in planned.carried:
+                path = os.path.join(planned.out, name)
+                made[:0] = make_folders(os.path.dirname(path))
+                file = real_path(planned.folder.path, name)
+                carried[name] = carry(file, path, overwrite=options.overwrite, stop=stop)
             for name, config in planned.configs.items():
-                _publish(os.path.join(planned.out, name), config.data, options)
+                publish_text(os.path.join(planned.out, name), config.data, overwrite=options.overwrite)
         except BaseException:
             remove_folders(made)
             raise
@@ -291,61 +296,3 @@ def _convert_group(
         done(write_planned(one.checkpoint, src, dst, one.layout.files[0], options, progress=report, stop=stop))
     else:
         SeveralFiles(one.checkpoint, src, place, one.layout, options, report).run(stop, done)
-
-
-def _carry(planned: Plan, name: str, options: Options, stop: Stop | None) -> str:
-    """Copy a file byte for byte, prove it by its digest, and return that."""
-    path = os.path.join(planned.out, name)
-    make_folders(os.path.dirname(path))
-    check_destination(path)
-    with FileSource(real_path(planned.folder.path, name)) as source:
-        if os.path.exists(path):
-            wanted = digest_of(source, stop)
-            with FileSource(path) as there:
-                if digest_of(there, stop) == wanted:
-                    return wanted
-            if not options.overwrite:
-                raise Refused("exists and is another file; --overwrite replaces it", file=path)
-        digest = hashlib.sha256()
-        with Pending(path) as out:
-            for at, block in _blocks(source, stop):
-                digest.update(block)
-                out.write(at, block)
-            out.sync()
-            with FileSource(out.temporary) as copy:
-                if digest_of(copy, stop) != digest.hexdigest():
-                    raise Mismatch("is not what was written", file=path)
-            source.check_unchanged()
-            out.publish(overwrite=options.overwrite)
-    return digest.hexdigest()
-
-
-def _blocks(source: FileSource, stop: Stop | None) -> Iterator[tuple[int, bytes]]:
-    for at in range(0, source.length, _BLOCK):
-        if stop is not None and stop.is_set():
-            raise Cancelled
-        yield at, source.read(at, min(_BLOCK, source.length - at))
-
-
-def digest_of(source: FileSource, stop: Stop | None = None) -> str:
-    """The SHA-256 of a file."""
-    digest = hashlib.sha256()
-    for _, block in _blocks(source, stop):
-        digest.update(block)
-    return digest.hexdigest()
-
-
-def _publish(path: str, data: bytes, options: Options) -> None:
-    """Write a small file, unless it is there already as it should be."""
-    make_folders(os.path.dirname(path))
-    check_destination(path)
-    if os.path.exists(path):
-        with FileSource(path) as there:
-            if there.read(0, there.length) == data:
-                return
-        if not options.overwrite:
-            raise Refused("exists and is another file; --overwrite replaces it", file=path)
-    with Pending(path) as out:
-        out.write(0, data)
-        out.sync()
-        out.publish(overwrite=options.overwrite)

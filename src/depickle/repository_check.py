@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from .checkpoint import Checkpoint
 from .collector import paused
 from .configs import configs_of
+from .digest import digest_source
 from .errors import located, show
 from .folders import Group, read_folder, real_path, walk
 from .manifest import NAME
@@ -22,7 +23,7 @@ from .opening import open_output
 from .outputs.splitting import index_name
 from .parallel import run_all
 from .ranges import FileSource
-from .repository import digest_of, open_group
+from .repository import open_group
 from .schemas import Json
 from .shards import files_of, open_files, read_index
 from .verification import compare_jobs, described_findings, digest_jobs, provenance_findings, raise_if
@@ -146,7 +147,7 @@ class _Check:
                 same = there.read(0, there.length) == data
             else:
                 with FileSource(real_path(self.src, name)) as source:
-                    same = source.length == there.length and digest_of(source) == digest_of(there)
+                    same = source.length == there.length and digest_source(source) == digest_source(there)
         if not same:
             self.findings.append(f"{show(name)}: differs")
 
