@@ -195,6 +195,14 @@ def test_a_config_that_says_nothing_is_noted(model: Path, cli: Callable[..., Run
     assert "quantization_config" in run.err
 
 
+def test_a_config_speaks_of_the_model_itself(model: Path, cli: Callable[..., Run], tmp_path: Path) -> None:
+    """Not of a variant or of another checkpoint that lies beside it with the same names."""
+    pickled(model / "pytorch_model.fp16.bin", {name: W for shard in SHARDS for name in shard})
+    pickled(model / "another.pt", {"model.0.q.weight": W})
+    run = cli("convert", model, "--out-dir", tmp_path / "out").check("record", "repository")
+    assert run.lines[-1]["configs"]["config.json"]["after"]["quant_type"] == {"default": INT8_CONFIG}
+
+
 def test_shards_of_a_limit(model: Path, cli: Callable[..., Run], tmp_path: Path) -> None:
     """--max-shard-size: files of that size at the most, a larger weight alone; each with the whole table of names,
     parts together; an index of real sizes that accounts for every tensor."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from .checkpoint import Checkpoint
@@ -16,6 +16,7 @@ from .schemas import Json
 from .weights import Weight
 
 _CONFIG: Final = "config.json"
+_STEMS: Final = ("model", "diffusion_pytorch_model")  # what from_pretrained of transformers and diffusers looks for
 _MAX_CONFIG: Final = 10_000_000
 
 
@@ -32,16 +33,12 @@ def configs_of(folder: Folder, weights: Sequence[tuple[Group, Checkpoint]]) -> t
     configs: dict[str, Config] = {}
     warnings: list[str] = []
     for place in dict.fromkeys(group.folder for group, _ in weights):
-        held: dict[str, Weight] = {}
-        for group, checkpoint in weights:
-            if group.folder == place and checkpoint.format is None:
-                held.update(checkpoint.weights)
         name = os.path.join(place, _CONFIG)
         if name not in folder.carried:
             continue
         with located(file=name):
             config = _read_config(real_path(folder.path, name))
-            found = rewrite(config.get(KEY), held)
+            found = rewrite(config.get(KEY), _loaded(place, weights))
         warnings += [f"{show(name)}: {text}" for text in found.warnings]
         if found.config is not None:
             new = {key: found.config if key == KEY else value for key, value in config.items()}
@@ -49,6 +46,12 @@ def configs_of(folder: Folder, weights: Sequence[tuple[Group, Checkpoint]]) -> t
                 data = _spelled(new)
             configs[name] = Config(data, config[KEY], found.config)
     return configs, warnings
+
+
+def _loaded(place: str, weights: Sequence[tuple[Group, Checkpoint]]) -> Mapping[str, Weight]:
+    """The weights that a reader of the config loads: those of the stem that it looks for, a variant's if need be."""
+    found = [one for one in weights if one[0].folder == place and one[0].stem.partition(".")[0] in _STEMS]
+    return min(found, key=lambda one: one[0].stem)[1].weights if found else {}
 
 
 def _read_config(path: str) -> dict[str, Any]:

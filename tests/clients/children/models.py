@@ -44,12 +44,36 @@ def flux() -> torch.nn.Module:
     return model.to(torch.bfloat16).eval()
 
 
+def zimage() -> torch.nn.Module:
+    """A transformer of diffusers that has parameters at its root (`x_pad_token`)."""
+    from diffusers import ZImageTransformer2DModel
+
+    torch.manual_seed(0)
+    model = ZImageTransformer2DModel(
+        in_channels=4,
+        dim=64,
+        n_layers=1,
+        n_refiner_layers=1,
+        n_heads=4,
+        n_kv_heads=4,
+        cap_feat_dim=32,
+        axes_dims=[4, 6, 6],
+        axes_lens=[64, 32, 32],
+    )
+    torch.nn.init.normal_(model.x_pad_token)
+    torch.nn.init.normal_(model.cap_pad_token)
+    return model.to(torch.bfloat16).eval()
+
+
 def output(model: torch.nn.Module) -> torch.Tensor:
     """What the model makes of one fixed input."""
     torch.manual_seed(1)
     with torch.no_grad():
         if type(model).__name__ == "LlamaForCausalLM":
             return model(torch.arange(1, 33).reshape(2, 16)).logits
+        if type(model).__name__ == "ZImageTransformer2DModel":
+            picture, caption = torch.randn(4, 1, 8, 8).bfloat16(), torch.randn(7, 32).bfloat16()
+            return torch.stack(model([picture], torch.tensor([0.5]).bfloat16(), [caption]).sample)
         return model(
             hidden_states=torch.randn(1, 16, 16, dtype=torch.bfloat16),
             encoder_hidden_states=torch.randn(1, 8, 32, dtype=torch.bfloat16),

@@ -22,9 +22,10 @@ def loaded(model: str, folder: str) -> torch.nn.Module:
         from transformers import AutoModelForCausalLM
 
         return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
-    from diffusers import FluxTransformer2DModel
+    import diffusers
 
-    return FluxTransformer2DModel.from_pretrained(folder, torch_dtype=torch.bfloat16).eval()
+    kind = {"flux": "FluxTransformer2DModel", "zimage": "ZImageTransformer2DModel"}[model]
+    return getattr(diffusers, kind).from_pretrained(folder, torch_dtype=torch.bfloat16).eval()
 
 
 def tensors_of(folder: Path) -> dict[str, list[list[str]]]:
@@ -43,7 +44,10 @@ def file_by_file(folder: Path) -> dict[str, Any]:
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             held = left | {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-            whole, left = unflatten_tensor_state_dict(held, file.metadata())
+            try:
+                whole, left = unflatten_tensor_state_dict(held, file.metadata())
+            except ValueError as error:
+                return {"error": str(error)}
         names += whole
         assert not left, f"{path.name} leaves {sorted(left)} to the next file"
     return {"names": names}

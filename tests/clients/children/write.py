@@ -39,7 +39,11 @@ def write(job: dict[str, Any]) -> dict[str, Any]:
     if "declared" in job:
         config["quantization_config"]["quant_type_kwargs"] = {}
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    save(model.state_dict(), folder, job["stem"], job["shards"])
+    if "tag" in job:
+        content = {"format": job["tag"], "metadata": {"scheme": "int8"}, "state_dict": model.state_dict()}
+        torch.save(content, folder / f"{job['stem']}.pt")
+    else:
+        save(model.state_dict(), folder, job["stem"], job["shards"])
     return models.described(model)
 
 
