@@ -272,7 +272,11 @@ def test_one_file_to_shards(cli: Callable[..., Run], tmp_path: Path) -> None:
     run = cli("convert", tmp_path / "m.bin", "--out-dir", tmp_path / "out", "--max-shard-size", "64B").check("record")
     assert len(run.lines) > 1
     assert run.lines[0]["src_sha256"] == hashlib.sha256((tmp_path / "m.bin").read_bytes()).hexdigest()
-    assert (tmp_path / "out" / "m.safetensors.index.json").exists()
+    index = tmp_path / "out" / "m.safetensors.index.json"
+    check = cli("verify", tmp_path / "m.bin", index).check("verification").lines[0]
+    assert check["dst_files"] == {Path(record["dst"]).name: record["dst_sha256"] for record in run.lines}
+    flip(Path(run.lines[1]["dst"]), -1)
+    assert "differs at byte" in cli("verify", tmp_path / "m.bin", index).err
     cli("convert", tmp_path / "m.bin", "--out-dir", tmp_path / "one", "--max-shard-size", "1MB").check("record")
     assert set(content(tmp_path / "one")) == {"m.safetensors"}
 
@@ -615,6 +619,12 @@ def test_options_that_do_not_go_with_a_folder(options: tuple[str, ...], model: P
     assert (run.status, run.lines) == (2, [])
     assert options[0] in run.err
     assert not (model.parent / "out").exists()
+
+
+def test_verify_takes_no_key_of_a_folder(model: Path, cli: Callable[..., Run]) -> None:
+    run = cli("verify", model, model, "--key", "x")
+    assert run.status == 2
+    assert "--key" in run.err
 
 
 @pytest.mark.parametrize("place", ["model/out", "model", "."])

@@ -165,7 +165,7 @@ def _verify_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.set_defaults(run=_verify)
     add = parser.add_argument
     add("src", metavar="SRC", help="the checkpoint, or a model's folder")
-    add("dst", metavar="DST", help="the safetensors file that was made from it, or the folder")
+    add("dst", metavar="DST", help="the safetensors file that was made from it, the index of several, or the folder")
     add("--key", metavar="NAME", help="the state dict's name in a nested file")
     add("--quiet", action="store_true", help="no progress on stderr")
 
@@ -270,8 +270,11 @@ def _verify(args: argparse.Namespace) -> int:
         with Progress(quiet=args.quiet) as progress:
             report = progress.file(os.path.basename(args.dst))
             if os.path.isdir(args.src):
+                from .options import UsageError
                 from .repository_check import verify_folder
 
+                if args.key is not None:
+                    raise UsageError(f"--key goes with a file, and {args.src} is a folder")
                 say(json.dumps(verify_folder(args.src, args.dst, progress=report).as_json()))
             else:
                 say(json.dumps(verify(args.src, args.dst, key=args.key, progress=report).as_json()))

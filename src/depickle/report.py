@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from .schemas import Json
 
@@ -64,15 +64,19 @@ class Verification:
     src: str
     dst: str
     src_sha256: str
-    dst_sha256: str
+    dst_sha256: str | None
     tensors: int
     parts: int
     bytes_compared: int
     sealed: bool
     seconds: float
+    dst_files: Mapping[str, str] = field(default_factory=dict)
     verified_bit_identical: bool = True
 
     def as_json(self) -> dict[str, Json]:
         """The verification as a JSON object."""
         names = [item.name for item in fields(self)]
-        return {name: getattr(self, name) for name in ("verified_bit_identical", *names[:-1])}
+        made = {name: getattr(self, name) for name in ("verified_bit_identical", *names[:-1])}
+        if not self.dst_files:
+            del made["dst_files"]
+        return made

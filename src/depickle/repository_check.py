@@ -19,13 +19,12 @@ from .digest import digest_source
 from .errors import located, show
 from .folders import Group, read_folder, real_path, walk
 from .manifest import NAME
-from .opening import open_output
 from .outputs.splitting import index_name
 from .parallel import run_all
 from .ranges import FileSource
 from .repository import open_group
 from .schemas import Json
-from .shards import files_of, open_files, read_index
+from .shards import files_of, open_result
 from .verification import compare_jobs, described_findings, digest_jobs, provenance_findings, raise_if
 
 
@@ -116,12 +115,10 @@ class _Check:
         self.expected.add(found[0])
         path = os.path.join(self.dst, found[0])
         with located(file=found[0]):
-            if found[0] == group.target:
-                return source, self._stack.enter_context(open_output(path))
-            weight_map = read_index(path)
-            files = sorted(set(weight_map.values()))
-            self.expected.update(os.path.join(group.folder, file) for file in files)
-            return source, self._stack.enter_context(open_files(path, files, weight_map))
+            output = self._stack.enter_context(open_result(path))
+        files = [os.path.join(group.folder, file.name) for file in files_of(output.source)]
+        self.expected.update(files)
+        return source, output
 
     def _weights(self, group: Group, source: Checkpoint, output: Checkpoint) -> None:
         findings = described_findings(source, output)

@@ -19,7 +19,7 @@ from .checkpoint import Checkpoint, find_ties, read_checkpoint, shared_facts
 from .collector import paused
 from .errors import Malformed, Refused, located, show
 from .header import Entry, Header, read_header, strict_json
-from .opening import open_checkpoint
+from .opening import open_checkpoint, open_output
 from .outputs.names import HEADER_KEYS, KEPT_PREFIX, NAMES, ORDER, SEAL, TAG, TIES, part_name
 from .outputs.safetensors import described, seal_findings
 from .outputs.stored import json_names, json_object, texts
@@ -116,6 +116,12 @@ def open_shards(path: str) -> Checkpoint:
     """Read what an index and its files hold, without reading their tensors. Raises Malformed, Refused, OSError."""
     weight_map = read_index(path)
     return open_files(path, sorted(set(weight_map.values())), weight_map)
+
+
+def open_result(path: str | os.PathLike[str]) -> Checkpoint:
+    """Index a safetensors file, or the files of an index, by whatever writer. Raises Malformed, Refused, OSError."""
+    text = os.fspath(path)
+    return open_shards(text) if text.endswith(".json") else open_output(text)
 
 
 def open_files(

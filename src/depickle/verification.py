@@ -19,11 +19,11 @@ from .compare_rounding import rounding_findings
 from .compare_twin import TwinComparison
 from .digest import Progress, Stop, digest_source
 from .errors import Mismatch
-from .opening import open_checkpoint, open_output
+from .opening import open_checkpoint
 from .parallel import run_all
 from .ranges import FileSource
 from .report import Verification
-from .shards import Shards, files_of
+from .shards import Shards, files_of, open_result
 
 
 def described_findings(source: Checkpoint, output: Checkpoint) -> list[str]:
@@ -64,9 +64,10 @@ def verify(
     key: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Verification:
-    """Prove again that `dst` is what `src` holds. Raises `Mismatch` with every finding; never touches a file."""
+    """Prove again that `dst`, a file or the index of several, is what `src` holds. Raises `Mismatch` with every
+    finding; never touches a file."""
     started = time.monotonic()
-    with paused(), open_checkpoint(src, key=key, keep_unsupported=True) as checkpoint, open_output(dst) as index:
+    with paused(), open_checkpoint(src, key=key, keep_unsupported=True) as checkpoint, open_result(dst) as index:
         total = checkpoint.source.length + 2 * index.source.length
         done = 0
 
@@ -77,12 +78,10 @@ def verify(
                 progress(min(done, total), total)
 
         raise_if(described_findings(checkpoint, index), index.source.name)
-        jobs: list[Callable[[Stop], object]] = [
-            lambda stop: digest_source(checkpoint.source, checkpoint.records, stop=stop, progress=tick),
-            lambda stop: digest_source(index.source, stop=stop, progress=tick),
-            *compare_jobs(checkpoint, index, tick),
-        ]
-        src_sha256, dst_sha256, *results = run_all(jobs)
+        files = [file.name for file in files_of(index.source)]
+        jobs: list[Callable[[Stop], object]] = [*digest_jobs(checkpoint, tick), *digest_jobs(index, tick)]
+        src_sha256, *rest = run_all([*jobs, *compare_jobs(checkpoint, index, tick)])
+        digests, results = dict(zip(files, map(str, rest))), rest[len(files) :]
         findings = [text for result in results for text in result]  # type: ignore[attr-defined]
         findings += provenance_findings(checkpoint, index, [str(src_sha256)])
         raise_if(findings, index.source.name)
@@ -92,12 +91,13 @@ def verify(
             src=os.fspath(src),
             dst=os.fspath(dst),
             src_sha256=str(src_sha256),
-            dst_sha256=str(dst_sha256),
+            dst_sha256=next(iter(digests.values())) if len(files) == 1 else None,
             tensors=len(checkpoint.weights),
             parts=sum(len(weight.leaves()) for weight in checkpoint.weights.values()),
             bytes_compared=sum(part.nbytes for weight in index.weights.values() for part in weight.leaves().values()),
             sealed=index.sealed,
             seconds=round(time.monotonic() - started, 3),
+            dst_files=digests if len(files) > 1 else {},
             verified_bit_identical=index.twin is None or not index.twin.rounded,
         )
 
