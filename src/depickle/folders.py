@@ -21,7 +21,7 @@ from .ranges import FileSource
 from .shards import read_index
 
 _INDEX: Final = re.compile(r"(?P<base>.+)\.(?:bin|safetensors|pth?)\.index(?:\.(?P<variant>[^.]+))?\.json")
-_SHARD: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<variant>\.[^.]+)?")
+_SHARD: Final = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})(?P<variant>\.[^.]+)?")
 _SUFFIXES: Final = (".bin", ".pt", ".pth")
 _RENAMED: Final = {"pytorch_model": "model"}
 # What trainers leave beside a model: pickles that hold no weights, which no reader of the weights opens.

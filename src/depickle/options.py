@@ -68,7 +68,7 @@ class Options:
             raise UsageError("--max-shard-size does not go with --target comfyui: ComfyUI reads one file")
 
 
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+_SIZE: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) *([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:

@@ -29,7 +29,7 @@ from .recording import Outcome, record_of
 from .report import Record
 from .shards import open_files, open_part, read_index
 from .verification import compare_jobs, described_findings, digest_jobs, raise_if
-from .writer import Pending, check_destination, check_space, make_folders, write_data, write_head
+from .writer import Pending, check_destination, check_space, make_folders, remove_folders, write_data, write_head
 
 Progress = Callable[[int, int], None]
 
@@ -171,5 +171,9 @@ def convert_sharded(
         if options.check_with is not None or options.sha256 is not None or options.trust_sha256 is not None:
             raise UsageError("--sha256, --trust-sha256 and --check-with go with a result of one file")
         folder = os.path.dirname(dst) or "."
-        make_folders(folder)
-        SeveralFiles(checkpoint, src, folder, layout, options, progress).run(stop, done)
+        made = make_folders(folder)
+        try:
+            SeveralFiles(checkpoint, src, folder, layout, options, progress).run(stop, done)
+        except BaseException:
+            remove_folders(made)
+            raise

@@ -1,7 +1,7 @@
 """One state dict in several files: which weights go together, what the files are called, and their index.
 
-As huggingface_hub splits it: in order, a new file when the next weight would not fit, a weight over the limit in a
-file of its own. All parts of a weight stay together.
+In order, a new file when the next weight would not fit; a weight over the limit has a file of its own. All parts of a
+weight stay together. Names and index are those of transformers and diffusers.
 """
 
 from __future__ import annotations
